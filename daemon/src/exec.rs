@@ -22,7 +22,7 @@ pub mod script_arguments;
 
 pub use environment::SkillEnvironment;
 pub use image_environment::ImageEnvironment;
-pub use program_restriction::deny_launchers;
+pub use program_restriction::narrow_programs;
 use script_arguments::CommandArguments;
 
 /// Maximum length of one argument or of a shell command text in bytes, before and after placeholders are replaced.
@@ -302,7 +302,7 @@ fn effective_spec(mut spec: pb::ExecSpec, start: StartMode, config: &ExecConfig)
         }
     }
     if let Some(programs) = &mut spec.programs {
-        deny_launchers(programs);
+        program_restriction::deny_launchers(programs);
     }
     if spec.on_full() == pb::OutputFullPolicy::Unspecified {
         let default = match start {

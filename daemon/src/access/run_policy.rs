@@ -3,11 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use skilld_proto::v1 as pb;
-
 use super::tenant_limits::RawLimits;
 use crate::error::{Error, Result, Violation};
-use crate::exec::deny_launchers;
 
 /// Maximum number of entries in a list of programs.
 pub const PROGRAMS_MAX: usize = 256;
@@ -86,40 +83,14 @@ impl RunPolicy {
         policy
     }
 
-    /// Narrows the programs of a spec to those of the tenant.
-    ///
-    /// # Errors
-    /// `Invalid` if the lists have no program in common, or for a variable that may not be set.
-    pub fn narrow_spec(&self, spec: &mut pb::ExecSpec) -> Result<()> {
-        self.check_env("spec.env", &spec.env)?;
-        if self.allowed_programs.is_empty() && self.denied_programs.is_empty() {
-            return Ok(());
-        }
-        let programs = spec.programs.get_or_insert_default();
-        if programs.allowed.is_empty() {
-            programs.allowed.clone_from(&self.allowed_programs);
-        } else if !self.allowed_programs.is_empty() {
-            let is_allowed = |entry: &String| self.allowed_programs.contains(entry);
-            programs.allowed.retain(is_allowed);
-            if programs.allowed.is_empty() {
-                let problem = format!(
-                    "has no program that the tenant may start, written as its list has it: {}",
-                    self.allowed_programs.join(", ")
-                );
-                return Err(Error::invalid("spec.programs.allowed", problem));
-            }
-        }
-        let mut denied = pb::ExecPrograms {
-            allowed: self.allowed_programs.clone(),
-            denied: self.denied_programs.clone(),
-        };
-        // Whatever the request allows, nothing may start what the tenant denies.
-        deny_launchers(&mut denied);
-        denied
-            .denied
-            .retain(|entry| !programs.denied.contains(entry));
-        programs.denied.extend(denied.denied);
-        Ok(())
+    /// Returns the allowed programs; empty for all that are not denied.
+    pub fn allowed_programs(&self) -> &[String] {
+        &self.allowed_programs
+    }
+
+    /// Returns the denied programs.
+    pub fn denied_programs(&self) -> &[String] {
+        &self.denied_programs
     }
 
     /// Checks the variables of a request.

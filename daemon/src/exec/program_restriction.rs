@@ -6,6 +6,9 @@ use std::collections::BTreeMap;
 
 use skilld_proto::v1 as pb;
 
+use crate::access::RunPolicy;
+use crate::error::{Error, Result};
+
 /// Home directory that does not exist and that no command can create. Programs load files from their home, and
 /// commands can write to the default one.
 const HOME: &str = "/nonexistent";
@@ -82,8 +85,40 @@ const LOADERS: [&str; 4] = [
     "/lib/ld-musl-aarch64.so.1",
 ];
 
+/// Narrows the programs of a spec to those of the policy of its tenant.
+///
+/// # Errors
+/// `Invalid` if the lists of allowed programs have none in common.
+pub fn narrow_programs(spec: &mut pb::ExecSpec, policy: &RunPolicy) -> Result<()> {
+    let mut own = pb::ExecPrograms {
+        allowed: policy.allowed_programs().to_vec(),
+        denied: policy.denied_programs().to_vec(),
+    };
+    if own.allowed.is_empty() && own.denied.is_empty() {
+        return Ok(());
+    }
+    // Whatever the request allows, nothing may start what the tenant denies.
+    deny_launchers(&mut own);
+    let programs = spec.programs.get_or_insert_default();
+    own.denied.retain(|entry| !programs.denied.contains(entry));
+    programs.denied.append(&mut own.denied);
+    if programs.allowed.is_empty() || own.allowed.is_empty() {
+        programs.allowed.append(&mut own.allowed);
+        return Ok(());
+    }
+    programs.allowed.retain(|entry| own.allowed.contains(entry));
+    if programs.allowed.is_empty() {
+        let problem = format!(
+            "has no program that the tenant may start, written as its list has it: {}",
+            own.allowed.join(", ")
+        );
+        return Err(Error::invalid("spec.programs.allowed", problem));
+    }
+    Ok(())
+}
+
 /// Denies launchers and loaders where programs are denied and none are listed as allowed.
-pub fn deny_launchers(programs: &mut pb::ExecPrograms) {
+pub(super) fn deny_launchers(programs: &mut pb::ExecPrograms) {
     if programs.denied.is_empty() || !programs.allowed.is_empty() {
         return;
     }

@@ -23,7 +23,7 @@ async fn a_killed_daemon_loses_nothing() -> Result<()> {
     run_shell(
         &client,
         &workspace,
-        "echo kept > kept.txt; echo out > ../out/result",
+        "echo kept > work/kept.txt; echo out > out/result",
     )
     .await?;
     daemon.warm(1).await?;
@@ -62,7 +62,8 @@ async fn a_killed_daemon_loses_nothing() -> Result<()> {
         before,
         "containers were made anew"
     );
-    let kept = "cat kept.txt ../out/result; test -r $SKILLS_DIR/text-stats/SKILL.md && echo staged";
+    let kept =
+        "cat work/kept.txt out/result; test -r $SKILLS_DIR/text-stats/SKILL.md && echo staged";
     assert_eq!(
         run_shell(&client, &workspace, kept).await?,
         "kept\nout\nstaged\n"

@@ -10,7 +10,7 @@ use crate::foreign::python_package::run_tests;
 
 const DOCUMENT: &str = "docs/integrations.md";
 
-/// Its samples are among the tests of the adapters: "docs/python.md".
+/// Runs the tests of the adapters, which also run the samples of "docs/python.md".
 #[tokio::test]
 async fn adapters_for_python_work_with_the_real_frameworks() -> Result<()> {
     let directory = binaries::repository().join("client/python/tests/adapters");

@@ -44,7 +44,7 @@ async fn a_link_reaches_only_the_container() -> Result<()> {
         ("up", "../../../../../../etc/passwd".as_ref()),
     ] {
         let make = format!(
-            "ln -s {} {link} && ln -s ../work/{link} ../out/{link}",
+            "ln -s {} work/{link} && ln -s ../work/{link} out/{link}",
             target.display()
         );
         sh(client, &workspace, &make).await?;
@@ -149,7 +149,7 @@ async fn logs_hold_no_user_data() -> Result<()> {
 async fn collect_skips_what_is_not_a_file() -> Result<()> {
     let (daemon, workspace) = DefaultDaemon::with_workspace().await?;
     let client = &daemon.client;
-    let make = "cd ../out && mkfifo fifo && echo fine > file && echo no > closed && chmod 0 closed && truncate -s 100M sparse \
+    let make = "cd out && mkfifo fifo && echo fine > file && echo no > closed && chmod 0 closed && truncate -s 100M sparse \
                 && python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"socket\")'";
     sh(client, &workspace, make).await?;
     let request = CollectOutputsRequest {

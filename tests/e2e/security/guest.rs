@@ -203,7 +203,7 @@ async fn a_stranger_on_the_guest_socket_is_refused() -> Result<()> {
     let found = client.get_workspace(&workspace).await?;
     assert_eq!(found.state(), WorkspaceState::Ready, "{:?}", found.failure);
     assert_eq!(
-        sh(client, &workspace, "touch stop; echo mine").await?,
+        sh(client, &workspace, "touch work/stop; echo mine").await?,
         "mine\n"
     );
     let name = format!("{workspace}/execs/impostor");

@@ -62,7 +62,7 @@ async fn a_pool_runs_on_gvisor_where_it_is_registered() -> Result<()> {
     spec.skill = "csv-report".to_owned();
     let outcome = exec::run(client, &workspace, spec).await?;
     assert_eq!(outcome.exit_code(), Some(0), "{}", outcome.error_text());
-    let report = sh(client, &workspace, "cat ../out/*.json").await?;
+    let report = sh(client, &workspace, "cat out/*.json").await?;
     assert!(report.contains("north") && report.contains('8'), "{report}");
     client.delete_workspace(&workspace).await?;
     daemon.stop().await

@@ -26,8 +26,7 @@ async fn a_workspace_sees_nothing_of_its_neighbour() -> Result<()> {
 
     let spec = exec::shell("cd /tmp && cp /usr/bin/sleep marker-7f3a && exec ./marker-7f3a 3600");
     exec::start(client, &first, "", spec).await?;
-    let place =
-        "for d in ../work ../out ../runs /tmp /dev/shm; do echo x > $d/marker-7f3a-file; done";
+    let place = "for d in $WORK_DIR $OUTPUT_DIR /workspace/runs /tmp /dev/shm; do echo x > $d/marker-7f3a-file; done";
     sh(client, &first, place).await?;
     let look = "(cat /proc/[0-9]*/cmdline /proc/[0-9]*/comm; find / -name '*marker-7f3*') 2>/dev/null | tr '\\0' '\\n' \
                 | grep -c 'marker-7f3[a]' || true";

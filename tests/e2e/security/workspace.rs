@@ -127,7 +127,7 @@ async fn a_command_starts_with_the_documented_minimum() -> Result<()> {
     let descriptors = run(exec::argv(["/bin/ls", "/proc/self/fd"])).await?.text();
     assert_eq!(descriptors, "0\n1\n2\n3\n");
     let cwd = run(exec::argv(["/bin/pwd"])).await?.text();
-    assert_eq!(cwd, "/workspace/work\n");
+    assert_eq!(cwd, "/workspace\n");
     // Its own session, no terminal, no parent but its supervisor, signals as they come with a process.
     let status = run(exec::shell(
         "grep -E '^Sig(Blk|Ign)' /proc/self/status; ps -o tty= -p $$",
@@ -192,7 +192,7 @@ async fn the_kernel_enforces_read_only_paths() -> Result<()> {
     // Where a skill may write, it can, through the links in its folder.
     let write = format!("cd {} && echo yes > out/x && echo yes > work/y", skill.path);
     sh(&daemon.client, &workspace, &write).await?;
-    let read = sh(&daemon.client, &workspace, "cat ../out/x y").await?;
+    let read = sh(&daemon.client, &workspace, "cat out/x work/y").await?;
     assert_eq!(read, "yes\nyes\n");
     daemon.stop().await
 }

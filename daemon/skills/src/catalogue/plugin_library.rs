@@ -19,6 +19,7 @@ use crate::content_store::staged_skill::PluginFiles;
 use crate::content_store::{ContentStore, Lease};
 use crate::error::Result;
 use crate::parse::problem::{PLUGIN_FILES_NOT_STAGED, Problem};
+use crate::placeholders::SkillFolder;
 use crate::skill_path::compose_disk_path;
 use crate::sources::directory_listing::SKIPPED;
 use crate::sources::plugin_root::PluginRoot;
@@ -141,6 +142,23 @@ impl PluginLibrary {
             .filter(|(dir, _)| plugins.contains(dir.as_path()))
             .map(|(_, problem)| problem.clone())
             .collect()
+    }
+
+    /// Returns where a workspace has a skill.
+    pub(crate) fn workspace_folder(
+        &self,
+        catalogue: &Catalogue,
+        skill: &Skill,
+    ) -> Result<SkillFolder> {
+        let shared = self.lease_files(catalogue, skill)?;
+        let path_in_plugin = match &shared {
+            SharedFiles::Leased(files, ..) => Some(files.skill_path_text()),
+            SharedFiles::None | SharedFiles::Refused(_) => None,
+        };
+        Ok(SkillFolder {
+            name: skill.name.clone(),
+            path_in_plugin,
+        })
     }
 
     /// Returns the files that a listed skill shares with the others of its plugin, leased in the store.

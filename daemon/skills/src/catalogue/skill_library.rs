@@ -31,7 +31,7 @@ use crate::parse::finding::ValidationProfile;
 use crate::parse::problem::Problem;
 use crate::parse::skill_ref::{SkillRef, VersionRef, folder_name};
 use crate::parse::version::Specifier;
-use crate::placeholders::{self, SkillFolder};
+use crate::placeholders;
 use crate::skill_path::resolve_in_plugin;
 use crate::skills_options::SkillsOptions;
 use crate::sources::Sources;
@@ -100,7 +100,7 @@ impl SkillLibrary {
         if skill.state != SkillState::Rejected {
             let document = self.read_documents(&skill);
             let read = document.map(|document| document.body).unwrap_or_default();
-            let folder = self.workspace_folder(catalogue, &skill)?;
+            let folder = self.plugins.workspace_folder(catalogue, &skill)?;
             body = placeholders::resolve_placeholders(&read, &folder);
         }
         skill.judge(profile);
@@ -171,23 +171,6 @@ impl SkillLibrary {
         let (content, lease) = self.lease_content(catalogue, skill, wanted)?;
         let staged = StagedSkill::new(&skill.name, &skill.front_matter, content);
         Ok((staged, lease))
-    }
-
-    /// Returns where a workspace has a skill.
-    pub(super) fn workspace_folder(
-        &self,
-        catalogue: &Catalogue,
-        skill: &Skill,
-    ) -> Result<SkillFolder> {
-        let shared = self.plugins.lease_files(catalogue, skill)?;
-        let path_in_plugin = match &shared {
-            SharedFiles::Leased(files, ..) => Some(files.skill_path_text()),
-            SharedFiles::None | SharedFiles::Refused(_) => None,
-        };
-        Ok(SkillFolder {
-            name: skill.name.clone(),
-            path_in_plugin,
-        })
     }
 
     /// Leases the content of a listed skill. Content that the store lost is copied from the skill's folder again.
@@ -277,7 +260,7 @@ impl SkillLibrary {
         let opened = manifest.open(&file)?;
         file.path.insert_str(0, &up);
         let content = if is_workspace_text {
-            let folder = self.workspace_folder(catalogue, &resolved)?;
+            let folder = self.plugins.workspace_folder(catalogue, &resolved)?;
             FileContent::with_workspace_paths(opened, &mut file, &folder)?
         } else {
             FileContent::Stored(opened)

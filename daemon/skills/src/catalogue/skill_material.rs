@@ -75,7 +75,7 @@ impl SkillLibrary {
             ..wanted.clone()
         };
         let (skill, body) = self.get(catalogue, &pinned, ValidationProfile::Lenient)?;
-        let folder = self.workspace_folder(catalogue, &skill)?;
+        let folder = self.plugins.workspace_folder(catalogue, &skill)?;
         let manifest = self.manifest(&leased)?;
         let files = manifest.files();
         let mut missing = Vec::new();

@@ -14,7 +14,7 @@ use super::{ViolationCollector, file};
 use crate::access::{PROGRAM_BYTES_MAX, PROGRAMS_MAX, RunPolicy, is_program};
 use crate::config::ExecConfig;
 use crate::error::Result;
-use crate::exec::{script, script_arguments};
+use crate::exec::{narrow_programs, script, script_arguments};
 use crate::exec_launch::ExecRequest;
 use crate::skills;
 use crate::workspace::WorkspaceId;
@@ -87,7 +87,8 @@ pub fn check_exec(
             let id = exec_id.as_deref().unwrap_or_default();
             violations.take(file::check_planned_collect(planned, id));
         }
-        violations.take(policy.narrow_spec(&mut spec));
+        violations.take(policy.check_env("spec.env", &spec.env));
+        violations.take(narrow_programs(&mut spec, policy));
         (spec, digest)
     });
     let checked = workspace.zip(exec_id).zip(format).zip(spec);
