@@ -86,7 +86,7 @@ public class Client {
     /** Runs a command, and passes its output on as it comes. */
     static void runCommand(ExecServiceGrpc.ExecServiceBlockingV2Stub execs, String workspace) throws Exception {
         var spec = ExecSpec.newBuilder().setShell(
-                "cat greeting.txt; echo a warning >&2; tr a-z A-Z < greeting.txt > $OUTPUT_DIR/shout.txt; exit 3");
+                "cat work/greeting.txt; echo a warning >&2; tr a-z A-Z < work/greeting.txt > $OUTPUT_DIR/shout.txt; exit 3");
         var events = execs.runExec(RunExecRequest.newBuilder().setParent(workspace).setSpec(spec).build());
         while (events.hasNext()) {
             ExecEvent event = events.read();

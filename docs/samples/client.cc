@@ -101,7 +101,7 @@ void run_command(ExecService::Stub& execs, const std::string& workspace) {
   ExecEvent event;
   request.set_parent(workspace);
   request.mutable_spec()->set_shell(
-      "cat greeting.txt; echo a warning >&2; tr a-z A-Z < greeting.txt > $OUTPUT_DIR/shout.txt; exit 3");
+      "cat work/greeting.txt; echo a warning >&2; tr a-z A-Z < work/greeting.txt > $OUTPUT_DIR/shout.txt; exit 3");
   auto events = execs.RunExec(&context, request);
   while (events->Read(&event)) {
     if (event.has_output()) {

@@ -72,7 +72,7 @@ func main() {
 	fmt.Printf("staged %s, %d bytes\n", staged.Path, staged.SizeBytes)
 
 	// Run a command, and pass its output on as it comes.
-	shell := "cat greeting.txt; echo a warning >&2; tr a-z A-Z < greeting.txt > $OUTPUT_DIR/shout.txt; exit 3"
+	shell := "cat work/greeting.txt; echo a warning >&2; tr a-z A-Z < work/greeting.txt > $OUTPUT_DIR/shout.txt; exit 3"
 	events := must(execs.RunExec(ctx, &pb.RunExecRequest{Parent: workspace, Spec: &pb.ExecSpec{Shell: shell}}))
 	each(events.Recv, func(event *pb.ExecEvent) {
 		if output := event.GetOutput(); output.GetStream() == pb.OutputStream_OUTPUT_STREAM_STDERR {

@@ -59,7 +59,7 @@ async function stageFile(files, workspace) {
 
 /** Runs a command, and passes its output on as it comes. */
 async function runCommand(execs, parent) {
-    const shell = "cat greeting.txt; echo a warning >&2; tr a-z A-Z < greeting.txt > $OUTPUT_DIR/shout.txt; exit 3";
+    const shell = "cat work/greeting.txt; echo a warning >&2; tr a-z A-Z < work/greeting.txt > $OUTPUT_DIR/shout.txt; exit 3";
     for await (const { event, output, exited } of execs.runExec({ parent, spec: { shell } })) {
         if (event === "output") {
             const stream = output.stream === "OUTPUT_STREAM_STDERR" ? process.stderr : process.stdout;

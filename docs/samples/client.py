@@ -39,7 +39,7 @@ def stage_file(files, workspace):
 
 def run_command(execs, workspace):
     """Runs a command, and passes its output on as it comes."""
-    shell = "cat greeting.txt; echo a warning >&2; tr a-z A-Z < greeting.txt > $OUTPUT_DIR/shout.txt; exit 3"
+    shell = "cat work/greeting.txt; echo a warning >&2; tr a-z A-Z < work/greeting.txt > $OUTPUT_DIR/shout.txt; exit 3"
     request = exec_pb2.RunExecRequest(parent=workspace, spec=exec_pb2.ExecSpec(shell=shell))
     for event in execs.RunExec(request):
         if event.HasField("output"):

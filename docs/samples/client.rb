@@ -31,7 +31,7 @@ end
 
 # Runs a command, and passes its output on as it comes.
 def run_command(execs, workspace)
-  shell = 'cat greeting.txt; echo a warning >&2; tr a-z A-Z < greeting.txt > $OUTPUT_DIR/shout.txt; exit 3'
+  shell = 'cat work/greeting.txt; echo a warning >&2; tr a-z A-Z < work/greeting.txt > $OUTPUT_DIR/shout.txt; exit 3'
   execs.run_exec(RunExecRequest.new(parent: workspace, spec: ExecSpec.new(shell: shell))).each do |event|
     case event.event
     when :output
