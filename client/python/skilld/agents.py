@@ -13,8 +13,6 @@ from .results import SkillInfo
 if TYPE_CHECKING:
     import os
 
-    from typing_extensions import Unpack
-
 _CONNECTION = frozenset(ConnectionOptions.__annotations__)
 
 
@@ -28,14 +26,16 @@ class Tool:
     """JSON Schema of the arguments, an object."""
 
 
-def _plain(value: Any) -> Any:
-    """Returns JSON for objects of the SDKs of OpenAI and Anthropic."""
+def _plain(value: Any, depth: int = 128) -> Any:
+    """Returns JSON for objects of the SDKs of OpenAI and Anthropic, which have at most so many levels."""
+    if depth < 0:
+        raise _invalid("the body contains itself, or has more than 128 levels")
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json", exclude_none=True)
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [_plain(item, depth - 1) for item in value]
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: _plain(item, depth - 1) for key, item in value.items()}
     return value
 
 
@@ -162,11 +162,18 @@ class AsyncSession(Session):
         """Loads skills for the next turn, and returns the names of those that had to make room."""
         return await self._native.preload(False, list(skills))
 
+    def __enter__(self) -> "AsyncSession":
+        raise TypeError("an AsyncSession is ended by `async with`, not by `with`")
+
+    async def __aenter__(self) -> "AsyncSession":
+        return self
+
 
 class Skills:
     """Skills of a daemon: its catalogue, and conversations of agents."""
 
     _session: Type[Session] = Session
+    _blocking = True
 
     def __init__(self, **options: Any) -> None:
         """Takes options of the connection (``endpoint``, ``token`` and so on) and of the tools.
@@ -175,7 +182,7 @@ class Skills:
         (``full``, ``workspace``, ``knowledge_only``), ``skills``, ``env``, ``timeout``, ``load_mode`` and so on.
         """
         connection = {name: options.pop(name) for name in list(options) if name in _CONNECTION}
-        client = connect(True, connection)  # type: ignore[arg-type]
+        client = connect(self._blocking, connection)  # type: ignore[arg-type]
         self._toolset, self._files = Toolset(client, options), Files(client)
 
     def list(self) -> List[SkillInfo]:
@@ -210,9 +217,22 @@ class Skills:
 
 
 class AsyncSkills(Skills):
-    """Skills of a daemon for asyncio: conversations are awaited, the catalogue is not."""
+    """Skills of a daemon for asyncio: its catalogue and its conversations are awaited."""
 
     _session = AsyncSession
+    _blocking = False
+
+    async def list(self) -> List[SkillInfo]:  # type: ignore[override]
+        """Lists the skills, sorted by their names."""
+        return [SkillInfo._of(skill) for skill in await self._files.list_skills()]
+
+    async def get(self, name: str) -> SkillInfo:  # type: ignore[override]
+        """Returns a skill with the text of its SKILL.md, by ``name`` or ``name@version``."""
+        return SkillInfo._of(await self._files.get_skill(name))
+
+    async def publish(self, path: Union[str, "os.PathLike[str]"], name: str = "") -> SkillInfo:  # type: ignore[override]
+        """Publishes a local folder or archive as a version of a skill."""
+        return SkillInfo._of(await self._files.publish_skill(path, name))
 
     if TYPE_CHECKING:
 

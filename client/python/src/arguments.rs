@@ -10,8 +10,8 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyString;
 use skilld_client::v1::input_spec::Content;
 use skilld_client::v1::{
-    ArtifactScope, CollectSpec, ExecSpec, ExecTerminal, InputSpec, RunExecRequest, RunOutputs,
-    SaveAsArtifacts, WorkspaceLimits, WorkspaceTemplate,
+    ArtifactScope, CollectSpec, ExecLimits, ExecSpec, ExecTerminal, InputSpec, RunExecRequest,
+    RunOutputs, SaveAsArtifacts, WorkspaceLimits, WorkspaceTemplate,
 };
 
 use crate::errors::{CallError, invalid_argument, is_own_exception};
@@ -143,20 +143,27 @@ pub(crate) struct WorkspaceArguments {
     pub(crate) max_lifetime: Option<f64>,
 }
 
-/// Input of a run: bytes, or a reference that the daemon resolves.
+/// Input of a run: a reference that the daemon resolves, bytes, or a tar to unpack.
 #[derive(FromPyObject, Debug)]
 #[pyo3(from_item_all)]
 pub(crate) struct InputArguments {
     path: Text,
     source: Option<Text>,
     data: Option<PyBackedBytes>,
+    is_archive: bool,
 }
 
 impl From<InputArguments> for InputSpec {
     fn from(input: InputArguments) -> Self {
         let content = match (input.source, input.data) {
             (Some(source), _) => Some(Content::Source(source.0)),
-            (None, data) => Some(Content::Data(data.map(shared_bytes).unwrap_or_default())),
+            (None, data) => {
+                let data = data.map(shared_bytes).unwrap_or_default();
+                Some(match input.is_archive {
+                    true => Content::Archive(data),
+                    false => Content::Data(data),
+                })
+            }
         };
         Self {
             content,
@@ -174,8 +181,6 @@ pub(crate) struct OutputArguments {
     max_files: i64,
     max_file_bytes: i64,
     max_total_bytes: i64,
-    changed_only: bool,
-    omit_data: bool,
     save: Option<Text>,
     scope: Option<ScopeArguments>,
 }
@@ -215,14 +220,33 @@ pub(crate) struct RunArguments {
     open_stdin: bool,
     terminal: Option<(u32, u32)>,
     timeout: Option<f64>,
+    /// Maximum number of bytes of output, beyond which the command is killed; 0 for no maximum.
+    output_bytes: i64,
     template: Option<WorkspaceArguments>,
     keep: bool,
     skills: Vec<Text>,
     inputs: Vec<InputArguments>,
+    /// Owner of the artifacts that inputs name.
+    scope: Option<ScopeArguments>,
     outputs: Option<OutputArguments>,
 }
 
 impl RunArguments {
+    /// Returns the workspace that the run claims and that is not to be kept, by its id.
+    pub(crate) fn own_workspace(&self) -> Option<String> {
+        let is_own = self.template.is_some() && !self.keep;
+        is_own.then(|| self.exec_id.0.clone())
+    }
+
+    /// Returns the name of the exec, `workspace/exec`.
+    pub(crate) fn exec_name(&self) -> String {
+        let workspace = match self.template {
+            Some(_) => &self.exec_id.0,
+            None => &self.parent.0,
+        };
+        format!("{workspace}/{}", self.exec_id.0)
+    }
+
     /// Returns the request.
     pub(crate) fn into_request(self) -> Result<RunExecRequest, CallError> {
         let exec_id = self.exec_id.0;
@@ -240,14 +264,17 @@ impl RunArguments {
                 ..ExecTerminal::default()
             }),
             timeout: duration("timeout", self.timeout)?,
+            limits: (self.output_bytes > 0).then(|| ExecLimits {
+                output_bytes: self.output_bytes,
+                ..ExecLimits::default()
+            }),
             ..ExecSpec::default()
         };
         let keep = self.keep;
         let template = self.template.map(|template| into_template(template, keep));
         let outputs = self.outputs.map(|outputs| RunOutputs {
-            changed_only: outputs.changed_only,
-            omit_data: outputs.omit_data,
             spec: Some(outputs.into_spec(&exec_id)),
+            ..RunOutputs::default()
         });
         Ok(RunExecRequest {
             parent: self.parent.0,
@@ -256,6 +283,7 @@ impl RunArguments {
             workspace_template: template.transpose()?,
             skills: text_list(self.skills),
             inputs: self.inputs.into_iter().map(InputSpec::from).collect(),
+            scope: self.scope.map(ArtifactScope::from),
             outputs,
             ..RunExecRequest::default()
         })

@@ -60,6 +60,7 @@ impl Call {
         let work = self.work.lock().take();
         let work = work.ok_or_else(|| PyRuntimeError::new_err("the call was awaited before"))?;
         let engine = Engine::of_process(py)?;
+        engine.check_completer()?;
         static RUNNING_LOOP: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let running = RUNNING_LOOP.import(py, "asyncio", "get_running_loop")?;
         let event_loop = running.call0()?;

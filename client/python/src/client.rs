@@ -19,7 +19,7 @@ use crate::arguments::{
 use crate::connection::Connection;
 use crate::errors::CallError;
 use crate::results::{ExecAnswer, WorkspaceAnswer};
-use crate::run::{RunStream, read_run};
+use crate::run::RunStream;
 
 /// Connection to a daemon. With `blocking`, its methods wait for their answers; otherwise they return awaitables.
 #[pyclass(frozen, module = "skilld._skilld")]
@@ -74,21 +74,6 @@ impl Client {
         Self {
             connection: Connection::new(options, blocking),
         }
-    }
-
-    /// Endpoint of the daemon.
-    #[getter]
-    fn endpoint(&self) -> &str {
-        self.connection.endpoint()
-    }
-
-    /// Returns the version of the daemon, its features and its pools.
-    fn server_info(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        self.connection.call(py, |client| async move {
-            let info = client.server_info().await?;
-            let pool = skilld_client::short_id(&info.default_pool);
-            Ok((info.version, info.features, info.pools, pool))
-        })
     }
 
     fn create_workspace(
@@ -162,45 +147,43 @@ impl Client {
         })
     }
 
-    /// Runs a command to its end.
-    fn run(
-        &self,
-        py: Python<'_>,
-        arguments: CheckedArguments<RunArguments>,
-    ) -> PyResult<Py<PyAny>> {
-        self.connection.call(py, |client| async move {
-            let request = arguments.0.into_request()?;
-            read_run(client.run_resuming(request)).await
+    /// Deletes a workspace that its caller gives up. The deletion goes on if the caller stops waiting for it.
+    fn discard_workspace(&self, py: Python<'_>, id: Text) -> PyResult<Py<PyAny>> {
+        let connection = self.connection.clone();
+        self.connection.clean_up(py, async move {
+            if let Ok(client) = connection.client().await {
+                // The error that made the caller give up counts, not one of the clean-up.
+                let _refused = client.delete_workspace_if_exists(&id.0).await;
+            }
         })
     }
 
-    /// Starts a command and returns its stream.
+    /// Returns the stream of a command, which its first method starts.
     fn open_run(
         &self,
         py: Python<'_>,
         arguments: CheckedArguments<RunArguments>,
-    ) -> PyResult<Py<PyAny>> {
-        let blocking = self.connection.blocking;
-        self.connection.call(py, move |client| async move {
-            let request = arguments.0.into_request()?;
-            Ok(RunStream::new(client.run_resuming(request), blocking))
-        })
+    ) -> PyResult<RunStream> {
+        let (name, own_workspace) = (arguments.0.exec_name(), arguments.0.own_workspace());
+        let request = arguments.0.into_request();
+        let request = request.map_err(|error| error.into_exception(py))?;
+        let connection = self.connection.clone();
+        let start = |client: &skilld_client::Client| client.run_resuming(request);
+        Ok(RunStream::new(connection, start, name, own_workspace))
     }
 
     /// Returns the stream of a command from offsets of its output.
-    fn attach(&self, py: Python<'_>, name: Text, stdout: i64, stderr: i64) -> PyResult<Py<PyAny>> {
-        let blocking = self.connection.blocking;
-        self.connection.call(py, move |client| async move {
-            let request = AttachExecRequest {
-                name: name.0,
-                offsets: Some(StreamOffsets {
-                    stdout_bytes: stdout,
-                    stderr_bytes: stderr,
-                }),
-                ..AttachExecRequest::default()
-            };
-            Ok(RunStream::new(client.attach_resuming(request), blocking))
-        })
+    fn attach(&self, name: Text, stdout: i64, stderr: i64) -> RunStream {
+        let request = AttachExecRequest {
+            name: name.0.clone(),
+            offsets: Some(StreamOffsets {
+                stdout_bytes: stdout,
+                stderr_bytes: stderr,
+            }),
+            ..AttachExecRequest::default()
+        };
+        let start = |client: &skilld_client::Client| client.attach_resuming(request);
+        RunStream::new(self.connection.clone(), start, name.0, None)
     }
 
     fn get_exec(&self, py: Python<'_>, name: Text) -> PyResult<Py<PyAny>> {

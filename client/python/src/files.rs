@@ -25,7 +25,6 @@ use crate::arguments::{
     CheckedArguments, InputArguments, OutputArguments, ScopeArguments, Text, shared_bytes,
     text_list,
 };
-use crate::call::make_call;
 use crate::client::{Client, was_found};
 use crate::connection::Connection;
 use crate::errors::CallError;
@@ -34,6 +33,7 @@ use crate::results::{
     ArtifactAnswer, EntryAnswer, OutputAnswer, SkillAnswer, StagedInputAnswer, StagedSkillAnswer,
     SummaryAnswer,
 };
+use crate::run::{HandedPieces, PieceData};
 
 /// Transfers of a daemon's files.
 #[pyclass(frozen, module = "skilld._skilld")]
@@ -179,7 +179,7 @@ impl Files {
 
     /// Opens a file for reading piece by piece.
     fn open(&self, py: Python<'_>, workspace: Text, path: Text) -> PyResult<Py<PyAny>> {
-        let blocking = self.connection.blocking;
+        let connection = self.connection.clone();
         self.connection.call(py, move |client| async move {
             let request = ReadFileRequest {
                 workspace: workspace.0,
@@ -187,8 +187,12 @@ impl Files {
                 ..ReadFileRequest::default()
             };
             let (_, data) = client.read_file(request).await?.into_parts();
-            let data = Arc::new(Mutex::new(data));
-            Ok(FileStream { data, blocking })
+            let state = FileState {
+                data: Some(data),
+                pieces: HandedPieces::new(),
+            };
+            let state = Arc::new(Mutex::new(state));
+            Ok(FileStream { connection, state })
         })
     }
 
@@ -400,18 +404,41 @@ impl Files {
 /// File that is read piece by piece.
 #[pyclass(frozen, module = "skilld._skilld")]
 pub(crate) struct FileStream {
-    data: Arc<Mutex<BoxStream<'static, Result<bytes::Bytes, Error>>>>,
-    blocking: bool,
+    connection: Connection,
+    state: Arc<Mutex<FileState>>,
+}
+
+struct FileState {
+    /// `None` once the stream was closed.
+    data: Option<BoxStream<'static, Result<bytes::Bytes, Error>>>,
+    pieces: HandedPieces<PieceData>,
 }
 
 #[pymethods]
 impl FileStream {
-    /// Returns the next piece, or None at the end.
-    fn next(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let data = Arc::clone(&self.data);
-        make_call(py, self.blocking, async move {
-            let piece = data.lock().await.next().await.transpose()?;
-            Ok(piece.map(Vec::from))
+    /// Returns the next piece, or None at the end. `received` is the number of pieces that the caller has.
+    fn next(&self, py: Python<'_>, received: u64) -> PyResult<Py<PyAny>> {
+        let state = Arc::clone(&self.state);
+        self.connection.call(py, move |_| async move {
+            let FileState { data, pieces } = &mut *state.lock().await;
+            if let Some(piece) = pieces.unreceived(received) {
+                return Ok(Some(piece));
+            }
+            let piece = match data {
+                Some(data) => data.next().await.transpose()?,
+                None => None,
+            };
+            Ok(piece.map(|piece| pieces.hand_out(PieceData(piece))))
+        })
+    }
+
+    /// Ends the transfer.
+    fn close(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let state = Arc::clone(&self.state);
+        self.connection.call(py, |_| async move {
+            let mut state = state.lock().await;
+            (state.data, state.pieces) = (None, HandedPieces::new());
+            Ok(())
         })
     }
 }

@@ -41,11 +41,11 @@ def test_inputs_come_from_bytes_text_files_and_folders(tmp_path):
         "a.bin": b"\x00\xff",
         "b.txt": io.StringIO("text"),
         "c/d.txt": tmp_path / "folder/inner/leaf.txt",
-        "tree": str(tmp_path / "folder"),
+        "tree": tmp_path / "folder",
     }
     run = skilld.run("od -An -tx1 a.bin; cat b.txt c/d.txt tree/inner/leaf.txt", inputs=inputs)
     assert run.stdout == " 00 ff\ntextleafleaf"
-    assert sorted(run.inputs) == ["a.bin", "b.txt", "c/d.txt", "tree/inner/leaf.txt"]
+    assert sorted(run.inputs) == ["a.bin", "b.txt", "c/d.txt", "tree"]
 
 
 def test_large_inputs_are_sent_before_the_run(tmp_path):
