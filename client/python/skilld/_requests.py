@@ -95,8 +95,12 @@ def _pack_folder(folder: str) -> Union[FolderArchive, LocalPath]:
             for name in sorted(folders + names):
                 path = os.path.join(directory, name)
                 member = archive.gettarinfo(path, os.path.relpath(path, folder))
-                if member is None or not (member.isfile() or member.isdir() or member.issym()):
+                kinds = (tarfile.REGTYPE, tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.DIRTYPE)
+                if member is None or member.type not in kinds:
                     continue
+                if member.islnk():
+                    # Another name of a file that is in the archive.
+                    member.type, member.size = tarfile.REGTYPE, os.path.getsize(path)
                 # A file, its header, and long names.
                 size += member.size + 1024 + len(member.name) + len(member.linkname)
                 if size > INPUT_BYTES_MAX - tarfile.RECORDSIZE:

@@ -38,7 +38,7 @@ async def emit(handler: Optional[Callable[[Any], Any]], piece: Any) -> None:
         answer = handler(piece)
         if hasattr(answer, "__await__"):
             if BLOCKING:
-                raise TypeError("a handler returned an awaitable: coroutine functions need AsyncSandbox")
+                raise TypeError("a handler returned an awaitable: coroutine functions are for asyncio")
             await answer
 
 

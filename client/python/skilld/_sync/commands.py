@@ -39,7 +39,7 @@ def emit(handler: Optional[Callable[[Any], Any]], piece: Any) -> None:
         answer = handler(piece)
         if hasattr(answer, "__await__"):
             if BLOCKING:
-                raise TypeError("a handler returned an awaitable: coroutine functions need Sandbox")
+                raise TypeError("a handler returned an awaitable: coroutine functions are for asyncio")
             answer
 
 
