@@ -88,22 +88,21 @@ def _pack_folder(folder: str) -> Union[FolderArchive, LocalPath]:
     import io
     import tarfile
 
-    buffer, size = io.BytesIO(), 0
+    kinds = (tarfile.REGTYPE, tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.DIRTYPE)
+    buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for directory, folders, names in os.walk(folder):
             folders.sort()
             for name in sorted(folders + names):
                 path = os.path.join(directory, name)
                 member = archive.gettarinfo(path, os.path.relpath(path, folder))
-                kinds = (tarfile.REGTYPE, tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.DIRTYPE)
                 if member is None or member.type not in kinds:
                     continue
                 if member.islnk():
                     # Another name of a file that is in the archive.
                     member.type, member.size = tarfile.REGTYPE, os.path.getsize(path)
-                # A file, its header, and long names.
-                size += member.size + 1024 + len(member.name) + len(member.linkname)
-                if size > INPUT_BYTES_MAX - tarfile.RECORDSIZE:
+                # With room for headers, long names and the end.
+                if archive.offset + member.size > INPUT_BYTES_MAX - 3 * tarfile.RECORDSIZE:
                     return LocalPath(folder)
                 if member.isfile():
                     with open(path, "rb") as file:
@@ -138,6 +137,8 @@ def read_inputs(
         raise TypeError("inputs is a list of paths, or a dict of targets and contents")
     is_mapping = isinstance(inputs, Mapping)
     pairs = list(inputs.items()) if isinstance(inputs, Mapping) else [_named(item) for item in inputs]
+    if len(pairs) > INPUTS_MAX:
+        raise _invalid(f"{len(pairs)} inputs: a call has at most {INPUTS_MAX}; put them into a folder, which is one")
     found: List[Tuple[str, Optional[str], PackedInput]] = []
     for target, item in pairs:
         target = text_of(target)
@@ -147,8 +148,8 @@ def read_inputs(
             source, target = item, target or ("" if has_skill else "./")
         elif isinstance(item, str) and is_mapping:
             raise _invalid(
-                f"the input {target!r} is a str, which may mean a text or a file: pass b\"…\" or text.encode() for its "
-                f"content, Path(…) for a local file, or a reference such as artifact://name"
+                f"the input {target!r} is a str, which may mean a text or a file: pass b\"…\" or text.encode() for its"
+                " content, Path(…) for a local file, or a reference such as artifact://name"
             )
         elif isinstance(item, (str, os.PathLike)):
             data = _read(text_of(item))
@@ -180,8 +181,6 @@ def _divide(
         if path in seen:
             raise _invalid(f"two inputs have the target {seen[path]!r}: give each one of its own")
         seen[path] = target
-    if len(found) > INPUTS_MAX:
-        raise _invalid(f"{len(found)} inputs: a call has at most {INPUTS_MAX}; send a folder with files.write")
     inline: List[dict] = []
     large: List[Tuple[str, PackedInput]] = []
     for target, source, data in found:
@@ -199,7 +198,7 @@ def read_outputs(
     save_to: Union["Artifacts", "AsyncArtifacts", None] = None,
     has_skill: bool = False,
 ) -> Optional[dict]:
-    """Returns the selection of output files. Globs are relative to the workspace; of a skill, ``inputs/`` is its own."""
+    """Returns the selection of output files. Globs are relative to the workspace; ``inputs/`` of a skill is its own."""
     if globs is None:
         if save_to is not None:
             raise _invalid("save_to without outputs saves nothing")

@@ -5,7 +5,7 @@ from typing import Any, Mapping, Optional, Sequence
 
 __version__: str
 
-class Call:
+class PendingCall:
     def __await__(self) -> Any: ...
 
 class Client:
@@ -45,7 +45,7 @@ class FileStream:
     def next(self, received: int) -> Any: ...
     def close(self) -> Any: ...
 
-class Files:
+class FileTransfers:
     def __init__(self, client: Client) -> None: ...
     def stage_skills(self, workspace: str, skills: Sequence[str], writable: bool) -> Any: ...
     def stage_inputs(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Type, Union
 
 from ._connection import ConnectionOptions, connect
-from ._skilld import Files, Toolset, ToolSession
+from ._skilld import FileTransfers, Toolset, ToolSession
 from .errors import _invalid
 from .results import SkillInfo
 
@@ -57,7 +57,7 @@ def _message(provider: str, reply: Any) -> Any:
 
 
 class Session:
-    """Conversation with skills. Methods that begin with ``a`` are for asyncio and do the same."""
+    """Conversation with skills. Methods that begin with ``a`` do the same for asyncio."""
 
     def __init__(self, native: ToolSession, name: str, provider: Optional[str]) -> None:
         self._native, self.name, self._provider = native, name, provider
@@ -83,7 +83,7 @@ class Session:
         return self._native.call(True, name, _arguments(arguments), call_id)
 
     async def acall(self, name: str, arguments: Union[Mapping[str, Any], str], call_id: str = "") -> str:
-        """Does what :meth:`call` does."""
+        """Same as :meth:`call`, for asyncio."""
         return await self._native.call(False, name, _arguments(arguments), call_id)
 
     def prepare(self, body: Dict[str, Any], provider: Optional[str] = None) -> Dict[str, Any]:
@@ -95,7 +95,7 @@ class Session:
         return _replace(body, self._native.prepare(True, self._api(body, provider), _plain(body)))
 
     async def aprepare(self, body: Dict[str, Any], provider: Optional[str] = None) -> Dict[str, Any]:
-        """Does what :meth:`prepare` does."""
+        """Same as :meth:`prepare`, for asyncio."""
         return _replace(body, await self._native.prepare(False, self._api(body, provider), _plain(body)))
 
     def answer(self, reply: Any, provider: Optional[str] = None) -> List[Dict[str, Any]]:
@@ -108,7 +108,7 @@ class Session:
         return self._native.answer(True, provider, _message(provider, reply))
 
     async def aanswer(self, reply: Any, provider: Optional[str] = None) -> List[Dict[str, Any]]:
-        """Does what :meth:`answer` does."""
+        """Same as :meth:`answer`, for asyncio."""
         provider = provider or self._provider or "openai"
         return await self._native.answer(False, provider, _message(provider, reply))
 
@@ -130,7 +130,7 @@ class Session:
         self._native.end(True)
 
     async def aend(self) -> None:
-        """Does what :meth:`end` does."""
+        """Same as :meth:`end`, for asyncio."""
         await self._native.end(False)
 
     def __enter__(self) -> "Session":
@@ -183,7 +183,7 @@ class Skills:
         """
         connection = {name: options.pop(name) for name in list(options) if name in _CONNECTION}
         client = connect(self._blocking, connection)  # type: ignore[arg-type]
-        self._toolset, self._files = Toolset(client, options), Files(client)
+        self._toolset, self._files = Toolset(client, options), FileTransfers(client)
 
     def list(self) -> List[SkillInfo]:
         """Lists the skills, sorted by their names."""
@@ -230,7 +230,9 @@ class AsyncSkills(Skills):
         """Returns a skill with the text of its SKILL.md, by ``name`` or ``name@version``."""
         return SkillInfo._of(await self._files.get_skill(name))
 
-    async def publish(self, path: Union[str, "os.PathLike[str]"], name: str = "") -> SkillInfo:  # type: ignore[override]
+    async def publish(  # type: ignore[override]
+        self, path: Union[str, "os.PathLike[str]"], name: str = ""
+    ) -> SkillInfo:
         """Publishes a local folder or archive as a version of a skill."""
         return SkillInfo._of(await self._files.publish_skill(path, name))
 

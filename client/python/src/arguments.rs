@@ -18,9 +18,9 @@ use crate::errors::{CallError, invalid_argument, is_own_exception};
 
 /// Text that is valid Unicode. Python strings can hold lone surrogates, which no message and no file name here can.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Text(pub(crate) String);
+pub(crate) struct ValidText(pub(crate) String);
 
-impl<'a, 'py> FromPyObject<'a, 'py> for Text {
+impl<'a, 'py> FromPyObject<'a, 'py> for ValidText {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
@@ -65,14 +65,14 @@ pub(crate) fn shared_bytes(data: PyBackedBytes) -> Bytes {
 }
 
 /// Returns a map of texts as messages have it.
-pub(crate) fn text_map(map: HashMap<Text, Text>) -> BTreeMap<String, String> {
+pub(crate) fn text_map(map: HashMap<ValidText, ValidText>) -> BTreeMap<String, String> {
     map.into_iter()
         .map(|(key, value)| (key.0, value.0))
         .collect()
 }
 
 /// Returns a list of texts as messages have it.
-pub(crate) fn text_list(list: Vec<Text>) -> Vec<String> {
+pub(crate) fn text_list(list: Vec<ValidText>) -> Vec<String> {
     list.into_iter().map(|text| text.0).collect()
 }
 
@@ -94,9 +94,9 @@ pub(crate) fn duration(
 #[derive(FromPyObject, Debug, Default)]
 #[pyo3(from_item_all)]
 pub(crate) struct ScopeArguments {
-    app: Text,
-    user: Text,
-    session: Text,
+    app: ValidText,
+    user: ValidText,
+    session: ValidText,
 }
 
 impl From<ScopeArguments> for ArtifactScope {
@@ -135,9 +135,9 @@ impl From<LimitArguments> for WorkspaceLimits {
 #[derive(FromPyObject, Debug)]
 #[pyo3(from_item_all)]
 pub(crate) struct WorkspaceArguments {
-    pub(crate) pool: Text,
-    pub(crate) labels: HashMap<Text, Text>,
-    pub(crate) env: HashMap<Text, Text>,
+    pub(crate) pool: ValidText,
+    pub(crate) labels: HashMap<ValidText, ValidText>,
+    pub(crate) env: HashMap<ValidText, ValidText>,
     pub(crate) limits: Option<LimitArguments>,
     pub(crate) idle_timeout: Option<f64>,
     pub(crate) max_lifetime: Option<f64>,
@@ -147,8 +147,8 @@ pub(crate) struct WorkspaceArguments {
 #[derive(FromPyObject, Debug)]
 #[pyo3(from_item_all)]
 pub(crate) struct InputArguments {
-    path: Text,
-    source: Option<Text>,
+    path: ValidText,
+    source: Option<ValidText>,
     data: Option<PyBackedBytes>,
     is_archive: bool,
 }
@@ -177,11 +177,11 @@ impl From<InputArguments> for InputSpec {
 #[derive(FromPyObject, Debug)]
 #[pyo3(from_item_all)]
 pub(crate) struct OutputArguments {
-    globs: Vec<Text>,
+    globs: Vec<ValidText>,
     max_files: i64,
     max_file_bytes: i64,
     max_total_bytes: i64,
-    save: Option<Text>,
+    save: Option<ValidText>,
     scope: Option<ScopeArguments>,
 }
 
@@ -209,13 +209,13 @@ impl OutputArguments {
 #[derive(FromPyObject, Debug)]
 #[pyo3(from_item_all)]
 pub(crate) struct RunArguments {
-    parent: Text,
-    exec_id: Text,
-    argv: Vec<Text>,
-    shell: Text,
-    skill: Text,
-    cwd: Text,
-    env: HashMap<Text, Text>,
+    parent: ValidText,
+    exec_id: ValidText,
+    argv: Vec<ValidText>,
+    shell: ValidText,
+    skill: ValidText,
+    cwd: ValidText,
+    env: HashMap<ValidText, ValidText>,
     stdin: Option<PyBackedBytes>,
     open_stdin: bool,
     terminal: Option<(u32, u32)>,
@@ -224,7 +224,7 @@ pub(crate) struct RunArguments {
     output_bytes: i64,
     template: Option<WorkspaceArguments>,
     keep: bool,
-    skills: Vec<Text>,
+    skills: Vec<ValidText>,
     inputs: Vec<InputArguments>,
     /// Owner of the artifacts that inputs name.
     scope: Option<ScopeArguments>,

@@ -14,7 +14,7 @@ use skilld_client::v1::{
 use skilld_client::{ConnectOptions, Error, TokenSource, code_name};
 
 use crate::arguments::{
-    CheckedArguments, RunArguments, Text, WorkspaceArguments, duration, shared_bytes, text_map,
+    CheckedArguments, RunArguments, ValidText, WorkspaceArguments, duration, shared_bytes, text_map,
 };
 use crate::connection::Connection;
 use crate::errors::CallError;
@@ -51,13 +51,13 @@ impl Client {
     #[expect(clippy::too_many_arguments, reason = "these are keywords of Python")]
     fn new(
         blocking: bool,
-        endpoint: Option<Text>,
-        token: Option<Text>,
+        endpoint: Option<ValidText>,
+        token: Option<ValidText>,
         token_file: Option<PathBuf>,
         ca_file: Option<PathBuf>,
         cert_file: Option<PathBuf>,
         key_file: Option<PathBuf>,
-        tenant: Option<Text>,
+        tenant: Option<ValidText>,
     ) -> Self {
         let mut options = ConnectOptions::from_environment();
         if let Some(endpoint) = endpoint {
@@ -79,7 +79,7 @@ impl Client {
     fn create_workspace(
         &self,
         py: Python<'_>,
-        id: Text,
+        id: ValidText,
         arguments: CheckedArguments<WorkspaceArguments>,
     ) -> PyResult<Py<PyAny>> {
         self.connection.call(py, move |client| async move {
@@ -99,14 +99,18 @@ impl Client {
         })
     }
 
-    fn get_workspace(&self, py: Python<'_>, id: Text) -> PyResult<Py<PyAny>> {
+    fn get_workspace(&self, py: Python<'_>, id: ValidText) -> PyResult<Py<PyAny>> {
         self.connection.call(py, |client| async move {
             let workspace = client.get_workspace(&id.0).await?;
             Ok(WorkspaceAnswer::from(workspace))
         })
     }
 
-    fn list_workspaces(&self, py: Python<'_>, labels: HashMap<Text, Text>) -> PyResult<Py<PyAny>> {
+    fn list_workspaces(
+        &self,
+        py: Python<'_>,
+        labels: HashMap<ValidText, ValidText>,
+    ) -> PyResult<Py<PyAny>> {
         let labels = text_map(labels);
         self.connection.call(py, |client| async move {
             let request = ListWorkspacesRequest {
@@ -125,7 +129,7 @@ impl Client {
     fn renew_workspace(
         &self,
         py: Python<'_>,
-        id: Text,
+        id: ValidText,
         idle_timeout: Option<f64>,
         expires_in: Option<f64>,
     ) -> PyResult<Py<PyAny>> {
@@ -141,14 +145,14 @@ impl Client {
     }
 
     /// Deletes a workspace; returns False if it does not exist.
-    fn delete_workspace(&self, py: Python<'_>, id: Text) -> PyResult<Py<PyAny>> {
+    fn delete_workspace(&self, py: Python<'_>, id: ValidText) -> PyResult<Py<PyAny>> {
         self.connection.call(py, |client| async move {
             was_found(client.delete_workspace(&id.0).await)
         })
     }
 
     /// Deletes a workspace that its caller gives up. The deletion goes on if the caller stops waiting for it.
-    fn discard_workspace(&self, py: Python<'_>, id: Text) -> PyResult<Py<PyAny>> {
+    fn discard_workspace(&self, py: Python<'_>, id: ValidText) -> PyResult<Py<PyAny>> {
         let connection = self.connection.clone();
         self.connection.clean_up(py, async move {
             if let Ok(client) = connection.client().await {
@@ -173,7 +177,7 @@ impl Client {
     }
 
     /// Returns the stream of a command from offsets of its output.
-    fn attach(&self, name: Text, stdout: i64, stderr: i64) -> RunStream {
+    fn attach(&self, name: ValidText, stdout: i64, stderr: i64) -> RunStream {
         let request = AttachExecRequest {
             name: name.0.clone(),
             offsets: Some(StreamOffsets {
@@ -186,14 +190,14 @@ impl Client {
         RunStream::new(self.connection.clone(), start, name.0, None)
     }
 
-    fn get_exec(&self, py: Python<'_>, name: Text) -> PyResult<Py<PyAny>> {
+    fn get_exec(&self, py: Python<'_>, name: ValidText) -> PyResult<Py<PyAny>> {
         self.connection.call(py, |client| async move {
             let exec = client.get_exec(&name.0).await?;
             Ok(ExecAnswer::from(exec))
         })
     }
 
-    fn list_execs(&self, py: Python<'_>, workspace: Text) -> PyResult<Py<PyAny>> {
+    fn list_execs(&self, py: Python<'_>, workspace: ValidText) -> PyResult<Py<PyAny>> {
         self.connection.call(py, |client| async move {
             let request = ListExecsRequest {
                 parent: workspace.0,
@@ -205,7 +209,7 @@ impl Client {
     }
 
     /// Kills a command with everything that it started; returns False if it does not exist.
-    fn kill_exec(&self, py: Python<'_>, name: Text, grace: f64) -> PyResult<Py<PyAny>> {
+    fn kill_exec(&self, py: Python<'_>, name: ValidText, grace: f64) -> PyResult<Py<PyAny>> {
         self.connection.call(py, move |client| async move {
             let grace = Duration::try_from_secs_f64(grace).unwrap_or_default();
             was_found(client.kill_exec_after(&name.0, grace).await)
@@ -216,7 +220,7 @@ impl Client {
     fn write_stdin(
         &self,
         py: Python<'_>,
-        name: Text,
+        name: ValidText,
         data: PyBackedBytes,
         eof: bool,
     ) -> PyResult<Py<PyAny>> {
@@ -233,7 +237,7 @@ impl Client {
     fn resize_terminal(
         &self,
         py: Python<'_>,
-        name: Text,
+        name: ValidText,
         rows: u32,
         cols: u32,
     ) -> PyResult<Py<PyAny>> {

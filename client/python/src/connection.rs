@@ -9,9 +9,9 @@ use skilld_client::{Client, ConnectOptions};
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
-use crate::call::{Answer, make_call};
+use crate::call::{PythonAnswer, make_call};
 use crate::errors::CallError;
-use crate::runtime::{Engine, cleanup_end};
+use crate::runtime::{CallEngine, cleanup_end};
 
 /// First version of the daemon that knows every call of this package, as numbers. Later ones know them too.
 const DAEMON_VERSION_MIN: [u64; 3] = [0, 1, 0];
@@ -57,7 +57,7 @@ impl Connection {
     }
 
     /// Makes a call, in the way of this connection.
-    pub(crate) fn call<T: Answer, F>(
+    pub(crate) fn call<T: PythonAnswer, F>(
         &self,
         py: Python<'_>,
         work: impl FnOnce(Client) -> F + Send + 'static,
@@ -86,7 +86,7 @@ impl Connection {
         work: impl Future<Output = ()> + Send + 'static,
     ) -> PyResult<Py<PyAny>> {
         self.check_process(py)?;
-        let end = Engine::of_process(py)?.spawn_cleanup(async move {
+        let end = CallEngine::of_process(py)?.spawn_cleanup(async move {
             let _too_late = timeout(CLEANUP_TIMEOUT, work).await;
         });
         make_call(py, self.blocking, async move {

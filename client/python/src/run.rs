@@ -288,8 +288,8 @@ impl RunStream {
         })
     }
 
-    /// Ends the run: kills its command, and deletes the workspace that it claimed unless that is kept. The clean-up begins
-    /// at once and goes on if its caller stops waiting for it.
+    /// Ends the run: kills its command, and deletes the workspace that it claimed unless that is kept. The clean-up
+    /// begins at once and goes on if its caller stops waiting for it.
     fn cancel(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let (state, name) = (Arc::clone(&self.state), self.name.clone());
         let own_workspace = self.own_workspace.clone();

@@ -22,16 +22,16 @@ const WORKERS_MAX: usize = 4;
 const COMPLETIONS_MAX: usize = 4096;
 
 /// Function that completes a future of asyncio.
-pub(crate) type Completion = Box<dyn FnOnce(Python<'_>) + Send>;
+pub(crate) type FutureCompletion = Box<dyn FnOnce(Python<'_>) + Send>;
 
 /// Threads of this process.
-pub(crate) struct Engine {
+pub(crate) struct CallEngine {
     /// Id of the process that made the threads.
     pub(crate) pid: u32,
     /// Runtime of all calls.
     pub(crate) runtime: Runtime,
     /// Queue of the thread that completes futures; `None` ends it.
-    completions: mpsc::SyncSender<Option<Completion>>,
+    completions: mpsc::SyncSender<Option<FutureCompletion>>,
     /// Thread that completes futures.
     completer: Mutex<Option<JoinHandle<()>>>,
     /// Ends of clean-ups that were started, `true` for those that have ended.
@@ -40,9 +40,9 @@ pub(crate) struct Engine {
 
 /// Engine of the process. It is locked only by threads that are attached to the interpreter, and never while they
 /// detach: so no other thread holds the lock at a fork, which needs the interpreter too.
-static ENGINE: Mutex<Option<&'static Engine>> = Mutex::new(None);
+static ENGINE: Mutex<Option<&'static CallEngine>> = Mutex::new(None);
 
-impl Engine {
+impl CallEngine {
     /// Returns the engine of this process, which is made if it does not exist. That of a parent process is leaked:
     /// dropping it would wait for threads that do not exist here.
     pub(crate) fn of_process(py: Python<'_>) -> PyResult<&'static Self> {
@@ -85,7 +85,7 @@ impl Engine {
     }
 
     /// Returns a function that hands a completion to the interpreter. After the end of the interpreter it does nothing.
-    pub(crate) fn completions(&self) -> impl Fn(Completion) + Send + 'static {
+    pub(crate) fn completions(&self) -> impl Fn(FutureCompletion) + Send + 'static {
         let completions = self.completions.clone();
         move |completion| {
             // The queue is full only while the interpreter is busy.
@@ -152,9 +152,9 @@ pub(crate) async fn cleanup_end(mut end: watch::Receiver<bool>) {
     let _panicked = end.wait_for(|ended| *ended).await;
 }
 
-/// Completes futures until the interpreter ends. It takes all that wait at once, so that the event loop's thread gives up
-/// the interpreter once for them. The runtime's threads never wait for the interpreter.
-fn run_completions(queue: &mpsc::Receiver<Option<Completion>>) {
+/// Completes futures until the interpreter ends. It takes all that wait at once, so that the event loop's thread gives
+/// up the interpreter once for them. The runtime's threads never wait for the interpreter.
+fn run_completions(queue: &mpsc::Receiver<Option<FutureCompletion>>) {
     while let Ok(Some(first)) = queue.recv() {
         let goes_on = Python::try_attach(|py| {
             first(py);
@@ -172,7 +172,8 @@ fn run_completions(queue: &mpsc::Receiver<Option<Completion>>) {
     }
 }
 
-/// Waits for clean-ups and ends the thread that completes futures: a thread that is attached while the interpreter ends would crash it.
+/// Waits for clean-ups and ends the thread that completes futures: a thread that is attached while the interpreter ends
+/// would crash it.
 #[pyfunction]
 fn stop_completions(py: Python<'_>) {
     let engine = *ENGINE.lock();

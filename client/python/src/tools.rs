@@ -13,8 +13,8 @@ use skilld_tools::state::SessionState;
 use skilld_tools::{Session, SkillSession, Skills, ToolCall, ToolOptions};
 use tokio::sync::{Mutex, OnceCell};
 
-use crate::arguments::Text;
-use crate::call::Answer;
+use crate::arguments::ValidText;
+use crate::call::PythonAnswer;
 use crate::client::Client;
 use crate::connection::Connection;
 use crate::errors::{CallError, invalid_argument};
@@ -134,11 +134,11 @@ impl Toolset {
     /// Starts or continues a conversation, in an existing workspace unless that is empty.
     fn session(
         &self,
-        app: Text,
-        user: Text,
-        session: Text,
-        agent: Text,
-        workspace: Text,
+        app: ValidText,
+        user: ValidText,
+        session: ValidText,
+        agent: ValidText,
+        workspace: ValidText,
     ) -> ToolSession {
         let shared = SharedSession {
             tools: Arc::clone(&self.shared),
@@ -219,7 +219,7 @@ impl SharedSession {
 
 impl ToolSession {
     /// Makes a call on the session, in the way that the caller wants.
-    fn call_session<T: Answer, F>(
+    fn call_session<T: PythonAnswer, F>(
         &self,
         py: Python<'_>,
         blocking: bool,
@@ -259,9 +259,9 @@ impl ToolSession {
         &self,
         py: Python<'_>,
         blocking: bool,
-        name: Text,
+        name: ValidText,
         arguments: &Bound<'_, PyAny>,
-        id: Text,
+        id: ValidText,
     ) -> PyResult<Py<PyAny>> {
         let call = ToolCall {
             id: id.0,

@@ -1,4 +1,4 @@
-"""How results show themselves."""
+"""Representations of results in consoles, terminals and notebooks."""
 
 import base64
 import contextlib

@@ -1,4 +1,4 @@
-"""What the package consists of."""
+"""Content of the package and of its wheel."""
 
 import subprocess
 import sys

@@ -18,7 +18,7 @@ from .._requests import (
     workspace_arguments,
     workspace_path,
 )
-from .._skilld import Client, Files, new_id
+from .._skilld import Client, FileTransfers, new_id
 from ..errors import SandboxNotFoundException, _invalid
 from ..results import RunResult, SandboxInfo
 from .commands import AsyncCommands, AsyncPty, OutputHandler, run_to_end
@@ -37,7 +37,7 @@ class AsyncSandbox:
     def __init__(self, client: Client, sandbox_id: str) -> None:
         """Is called by :meth:`create` and :meth:`connect`."""
         self._client = client
-        files = Files(client)
+        files = FileTransfers(client)
         self.sandbox_id: str = sandbox_id
         """Id of the sandbox, for :meth:`connect`."""
         self.files = AsyncFilesystem(client, sandbox_id)
@@ -68,8 +68,8 @@ class AsyncSandbox:
         """Claims a sandbox and stages skills in it.
 
         :param template: Pool to claim from; the daemon's default pool without it.
-        :param timeout: Seconds after which it is removed, unless :meth:`set_timeout` moves that. The daemon's defaults
-            without it: a time without use, and a maximum lifetime.
+        :param timeout: Seconds after which it is removed, unless :meth:`set_timeout` moves that, and after 24 hours
+            without use. The daemon's defaults without it: 15 minutes without use, and 24 hours in all.
         :param metadata: Labels, by which :meth:`list` finds it.
         :param envs: Environment variables of all commands.
         :param skills: Skills, ``name`` or ``name@version`` each.
@@ -128,8 +128,8 @@ class AsyncSandbox:
     ) -> None:
         """Removes the sandbox this many seconds from now, at most the daemon's maximum lifetime after its creation.
 
-        It is also removed after 24 hours without use. ``box.set_timeout(60)`` and ``Sandbox.set_timeout(sandbox_id, 60)``
-        are the same.
+        It is also removed after 24 hours without use. ``box.set_timeout(60)`` and ``Sandbox.set_timeout(id, 60)`` are
+        the same.
         """
         client, sandbox_id = _client_of(self, connection)
         await client.renew_workspace(sandbox_id, min(timeout, IDLE_TIMEOUT_MAX), timeout)
@@ -177,7 +177,7 @@ class AsyncSandbox:
         :param inputs: List of local paths, file objects and references, or a dict whose values are bytes, file objects,
             references, or a ``Path`` of a local file or folder. Relative targets begin where the command starts. For a
             skill, a bare name is put into its ``inputs/``, and other relative targets begin in ``/workspace``.
-        :param outputs: Globs of the files to return, relative to ``/workspace``. For a skill, ``inputs/`` is its own.
+        :param outputs: Globs of the files to return, relative to ``/workspace``; ``inputs/`` of a skill is its own.
         :param skills: Skills to stage first.
         :param skill: Skill in whose folder the command starts; the only one of the sandbox without it. Empty for none:
             the command starts in ``/workspace``.

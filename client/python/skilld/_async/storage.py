@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Union
 
 from .._connection import ConnectionOptions, Unpack, connect
 from .._requests import Inputs, LocalPath, PackedInput, data_of, read_inputs, read_outputs, workspace_path
-from .._skilld import Files
+from .._skilld import FileTransfers
 from ..results import ArtifactInfo, Collected, DownloadedPaths
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class AsyncArtifacts:
         """Names the owner. ``prefix`` begins the names of outputs that a run saves with ``save_to``."""
         self.prefix = prefix
         self._scope = {"app": app, "user": user, "session": session}
-        self._files = Files(connect(BLOCKING, connection))
+        self._files = FileTransfers(connect(BLOCKING, connection))
 
     async def save(self, name: str, data: Any, mime_type: str = "") -> ArtifactInfo:
         """Saves bytes, text or what a file object has as the next version."""
@@ -59,7 +59,7 @@ class AsyncArtifacts:
 class AsyncSandboxSkills:
     """Skills of a sandbox."""
 
-    def __init__(self, files: Files, sandbox_id: str) -> None:
+    def __init__(self, files: FileTransfers, sandbox_id: str) -> None:
         self._files, self._sandbox_id = files, sandbox_id
         self.names: List[str] = []
         """Names of the skills that this object has staged."""
@@ -79,7 +79,7 @@ class AsyncSandboxSkills:
 class AsyncSandboxInputs:
     """Inputs of a sandbox."""
 
-    def __init__(self, files: Files, sandbox_id: str) -> None:
+    def __init__(self, files: FileTransfers, sandbox_id: str) -> None:
         self._files, self._sandbox_id = files, sandbox_id
 
     async def stage(self, inputs: Inputs, scope: Optional[AsyncArtifacts] = None, for_skill: bool = False) -> List[str]:
@@ -102,7 +102,7 @@ class AsyncSandboxInputs:
 class AsyncSandboxOutputs:
     """Outputs of a sandbox."""
 
-    def __init__(self, files: Files, sandbox_id: str) -> None:
+    def __init__(self, files: FileTransfers, sandbox_id: str) -> None:
         self._files, self._sandbox_id = files, sandbox_id
 
     async def collect(

@@ -7,7 +7,7 @@ import os
 from typing import IO, Any, Iterator, List, Literal, Mapping, Sequence, Union, overload
 
 from .._requests import WORKSPACE, data_of, run_arguments, text_of, workspace_path
-from .._skilld import Client, Files, FileStream, new_id
+from .._skilld import Client, FileStream, FileTransfers, new_id
 from ..errors import FileNotFoundException, SkilldError, _invalid
 from ..results import CommandResult, EntryInfo, WriteInfo
 
@@ -47,7 +47,7 @@ class Filesystem:
 
     def __init__(self, client: Client, sandbox_id: str) -> None:
         self._client, self._sandbox_id = client, sandbox_id
-        self._files = Files(client)
+        self._files = FileTransfers(client)
 
     @overload
     def read(self, path: Path, format: Literal["text"] = "text") -> str: ...

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Union
 
 from .._connection import ConnectionOptions, Unpack, connect
 from .._requests import Inputs, LocalPath, PackedInput, data_of, read_inputs, read_outputs, workspace_path
-from .._skilld import Files
+from .._skilld import FileTransfers
 from ..results import ArtifactInfo, Collected, DownloadedPaths
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Artifacts:
         """Names the owner. ``prefix`` begins the names of outputs that a run saves with ``save_to``."""
         self.prefix = prefix
         self._scope = {"app": app, "user": user, "session": session}
-        self._files = Files(connect(BLOCKING, connection))
+        self._files = FileTransfers(connect(BLOCKING, connection))
 
     def save(self, name: str, data: Any, mime_type: str = "") -> ArtifactInfo:
         """Saves bytes, text or what a file object has as the next version."""
@@ -60,7 +60,7 @@ class Artifacts:
 class SandboxSkills:
     """Skills of a sandbox."""
 
-    def __init__(self, files: Files, sandbox_id: str) -> None:
+    def __init__(self, files: FileTransfers, sandbox_id: str) -> None:
         self._files, self._sandbox_id = files, sandbox_id
         self.names: List[str] = []
         """Names of the skills that this object has staged."""
@@ -80,7 +80,7 @@ class SandboxSkills:
 class SandboxInputs:
     """Inputs of a sandbox."""
 
-    def __init__(self, files: Files, sandbox_id: str) -> None:
+    def __init__(self, files: FileTransfers, sandbox_id: str) -> None:
         self._files, self._sandbox_id = files, sandbox_id
 
     def stage(self, inputs: Inputs, scope: Optional[Artifacts] = None, for_skill: bool = False) -> List[str]:
@@ -103,7 +103,7 @@ class SandboxInputs:
 class SandboxOutputs:
     """Outputs of a sandbox."""
 
-    def __init__(self, files: Files, sandbox_id: str) -> None:
+    def __init__(self, files: FileTransfers, sandbox_id: str) -> None:
         self._files, self._sandbox_id = files, sandbox_id
 
     def collect(
