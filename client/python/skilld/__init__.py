@@ -5,7 +5,7 @@
     print(skilld.run("python3 hello.py", inputs=["hello.py"]).stdout)
 
     with skilld.Sandbox.create(skills=["csv-report"]) as box:
-        run = box.run("python scripts/csv_report.py inputs/sales.csv", inputs={"sales.csv": "sales.csv"}, outputs=["out/**"])
+        run = box.run("python scripts/csv_report.py inputs/sales.csv", inputs=["sales.csv"], outputs=["out/**"])
         print(run.files["out/report.md"].text())
 
 ``Sandbox`` and ``run`` wait for their answers; ``AsyncSandbox`` and ``arun`` are for asyncio. The daemon is that of

@@ -3,9 +3,23 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, Tuple, TypedDict
+import sys
+from typing import TYPE_CHECKING, Any, Dict, Tuple, TypedDict
 
 from ._skilld import Client
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+elif sys.version_info >= (3, 11):
+    from typing import Unpack
+else:
+
+    class Unpack:
+        """Stands in for the class of ``typing``, so that annotations can be evaluated."""
+
+        def __class_getitem__(cls, item: Any) -> Any:
+            return item
+
 
 _NAMES = ("endpoint", "token", "token_file", "ca_file", "cert_file", "key_file", "tenant")
 _VARIABLES = tuple(f"SKILLD_{name.upper()}" for name in _NAMES)

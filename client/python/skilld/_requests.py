@@ -23,8 +23,13 @@ INPUTS_BYTES_MAX = 3 << 20
 INPUTS_MAX = 256
 """Maximum number of inputs in a call."""
 
-_SCHEMES = ("artifact://", "host://", "workspace://", "skill://", "https://", "http://")
-_OUTPUT_FILES_MAX, _OUTPUT_BYTES_MAX = 1000, 64 << 20
+OUTPUT_BYTES_MAX = 64 << 20
+"""Maximum size of a command's output, in bytes, beyond which it is killed: its result has all of it."""
+IDLE_TIMEOUT_MAX = 24 * 3600
+"""Longest time without use that a daemon permits by default, in seconds."""
+
+_SCHEMES = ("artifact://", "host://", "workspace://", "skill://", "https://")
+_FILES_MAX, _FILES_BYTES_MAX = 1000, 64 << 20
 
 
 def text_of(path: Union[str, "os.PathLike[str]"]) -> str:
@@ -35,9 +40,9 @@ def text_of(path: Union[str, "os.PathLike[str]"]) -> str:
     return text
 
 
-def workspace_path(path: Union[str, "os.PathLike[str]"]) -> str:
-    """Returns the absolute path in the sandbox: relative ones begin where commands start."""
-    return posixpath.join(WORKSPACE, text_of(path))
+def workspace_path(path: Union[str, "os.PathLike[str]"], base: str = WORKSPACE) -> str:
+    """Returns the absolute path in the sandbox, without ``.`` and ``..``. Relative paths begin in ``base``."""
+    return "/" + posixpath.normpath(posixpath.join(base, text_of(path))).lstrip("/")
 
 
 def skill_folder(skill: str) -> str:
@@ -59,24 +64,52 @@ def data_of(data: Any) -> bytes:
     raise TypeError(f"expected bytes, text or a file object, not {type(data).__name__}")
 
 
-def _walk(folder: str, target: str) -> Iterable[Tuple[str, str]]:
-    """Yields target and path of each file of a local folder."""
-    for directory, folders, names in os.walk(folder):
-        folders.sort()
-        for name in sorted(names):
-            path = os.path.join(directory, name)
-            if os.path.isfile(path):
-                yield posixpath.join(target, os.path.relpath(path, folder)), path
+class LocalPath(str):
+    """Path of a local file or folder that is too large for the call."""
 
 
-class LocalFile(str):
-    """Path of a local file that is too large for the call."""
+class FolderArchive(bytes):
+    """Tar of a local folder."""
 
 
-def _read(path: str) -> Union[bytes, LocalFile]:
+PackedInput = Union[bytes, FolderArchive, LocalPath]
+
+
+def _read(path: str) -> PackedInput:
+    if os.path.isdir(path):
+        return _pack_folder(path)
     with open(path, "rb") as file:
         data = file.read(INPUT_BYTES_MAX + 1)
-    return LocalFile(path) if len(data) > INPUT_BYTES_MAX else data
+    return LocalPath(path) if len(data) > INPUT_BYTES_MAX else data
+
+
+def _pack_folder(folder: str) -> Union[FolderArchive, LocalPath]:
+    """Packs a folder with the modes of its files. Links stay links, and what is no file, folder or link is left out."""
+    import io
+    import tarfile
+
+    kinds = (tarfile.REGTYPE, tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.DIRTYPE)
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        for directory, folders, names in os.walk(folder):
+            folders.sort()
+            for name in sorted(folders + names):
+                path = os.path.join(directory, name)
+                member = archive.gettarinfo(path, os.path.relpath(path, folder))
+                if member is None or member.type not in kinds:
+                    continue
+                if member.islnk():
+                    # Another name of a file that is in the archive.
+                    member.type, member.size = tarfile.REGTYPE, os.path.getsize(path)
+                # With room for headers, long names and the end.
+                if archive.offset + member.size > INPUT_BYTES_MAX - 3 * tarfile.RECORDSIZE:
+                    return LocalPath(folder)
+                if member.isfile():
+                    with open(path, "rb") as file:
+                        archive.addfile(member, file)
+                else:
+                    archive.addfile(member)
+    return FolderArchive(buffer.getvalue())
 
 
 def _named(item: Any) -> Tuple[str, Any]:
@@ -89,85 +122,99 @@ def _named(item: Any) -> Tuple[str, Any]:
     return os.path.basename(os.path.normpath(name)), item
 
 
-def read_inputs(inputs: Optional[Inputs], has_skill: bool) -> Tuple[List[dict], List[Tuple[str, Union[bytes, LocalFile]]]]:
-    """Returns the inputs that fit into the call, and path and bytes of those that do not.
+def read_inputs(
+    inputs: Optional[Inputs], has_skill: bool, base: str = WORKSPACE, stdin: Optional[bytes] = None
+) -> Tuple[List[dict], List[Tuple[str, PackedInput]]]:
+    """Returns the inputs that fit into the call with this stdin, and path and bytes of those that do not.
 
-    A relative target begins where the command starts. The folder of a skill cannot be written, so a bare name means its
-    folder ``inputs/`` there.
+    A relative target begins in ``base``, where the command starts. The folder of a skill cannot be written: a bare name
+    is put into its folder ``inputs/``, and other relative targets begin in the workspace, to which its folders ``out``,
+    ``work`` and ``inputs`` lead.
     """
     if inputs is None:
         return [], []
     if isinstance(inputs, (str, bytes, os.PathLike)) or hasattr(inputs, "read"):
         raise TypeError("inputs is a list of paths, or a dict of targets and contents")
+    is_mapping = isinstance(inputs, Mapping)
     pairs = list(inputs.items()) if isinstance(inputs, Mapping) else [_named(item) for item in inputs]
-    found: List[Tuple[str, Optional[str], Union[bytes, LocalFile]]] = []
+    if len(pairs) > INPUTS_MAX:
+        raise _invalid(f"{len(pairs)} inputs: a call has at most {INPUTS_MAX}; put them into a folder, which is one")
+    found: List[Tuple[str, Optional[str], PackedInput]] = []
     for target, item in pairs:
         target = text_of(target)
+        source: Optional[str] = None
+        data: PackedInput = b""
         if isinstance(item, str) and item.startswith(_SCHEMES):
-            found.append((target or ("" if has_skill else "./"), item, b""))
+            source, target = item, target or ("" if has_skill else "./")
+        elif isinstance(item, str) and is_mapping:
+            raise _invalid(
+                f"the input {target!r} is a str, which may mean a text or a file: pass b\"…\" or text.encode() for its"
+                " content, Path(…) for a local file, or a reference such as artifact://name"
+            )
         elif isinstance(item, (str, os.PathLike)):
-            path = text_of(item)
-            if os.path.isdir(path):
-                found.extend((inner, None, _read(file)) for inner, file in _walk(path, target))
-            else:
-                found.append((target, None, _read(path)))
+            data = _read(text_of(item))
         else:
-            found.append((target, None, data_of(item)))
-    return _divide([(_target(target, has_skill, bool(source)), source, data) for target, source, data in found])
+            data = data_of(item)
+        found.append((_target(target, has_skill, base, bool(source)), source, data))
+    return _divide(found, INPUTS_BYTES_MAX - len(stdin or b""))
 
 
-def _target(target: str, has_skill: bool, is_reference: bool) -> str:
+def _target(target: str, has_skill: bool, base: str, is_reference: bool) -> str:
     if is_reference and target in ("", "./"):
         return target
     if not target or target.endswith("/"):
         raise _invalid(f"{target!r} is no name of a file")
     if not has_skill:
-        return workspace_path(target)
+        return workspace_path(target, base)
     return posixpath.join("inputs", target) if "/" not in target else target
 
 
-def _divide(found: List[Tuple[str, Optional[str], Union[bytes, LocalFile]]]) -> Tuple[List[dict], List[Tuple[str, Union[bytes, LocalFile]]]]:
-    """Divides inputs into those of the call and those to send before it."""
+def _divide(
+    found: List[Tuple[str, Optional[str], PackedInput]], room: int
+) -> Tuple[List[dict], List[Tuple[str, PackedInput]]]:
+    """Divides inputs into those of the call, which has room for so many bytes, and those to send before it."""
     seen: Dict[str, str] = {}
     for target, source, _ in found:
         if source is not None and target in ("", "./"):
             continue
-        place = posixpath.normpath(posixpath.join(WORKSPACE, target))
-        if place in seen:
-            raise _invalid(f"two inputs have the target {seen[place]!r}: give each one of its own")
-        seen[place] = target
-    if len(found) > INPUTS_MAX:
-        raise _invalid(f"{len(found)} inputs: a call has at most {INPUTS_MAX}; send a folder with files.write")
+        path = workspace_path(target)
+        if path in seen:
+            raise _invalid(f"two inputs have the target {seen[path]!r}: give each one of its own")
+        seen[path] = target
     inline: List[dict] = []
-    large: List[Tuple[str, Union[bytes, LocalFile]]] = []
-    room = INPUTS_BYTES_MAX
+    large: List[Tuple[str, PackedInput]] = []
     for target, source, data in found:
-        if isinstance(data, LocalFile) or len(data) > INPUT_BYTES_MAX or len(data) > room:
+        if isinstance(data, LocalPath) or len(data) > min(INPUT_BYTES_MAX, room):
             large.append((target, data))
-        else:
-            room -= len(data)
-            inline.append({"path": target, "source": source, "data": None if source else data})
+            continue
+        room -= len(data)
+        is_archive = isinstance(data, FolderArchive)
+        inline.append({"path": target, "source": source, "data": None if source else data, "is_archive": is_archive})
     return inline, large
 
 
 def read_outputs(
-    globs: Union[str, Sequence[str], None], save_to: Union["Artifacts", "AsyncArtifacts", None] = None
+    globs: Union[str, Sequence[str], None],
+    save_to: Union["Artifacts", "AsyncArtifacts", None] = None,
+    has_skill: bool = False,
 ) -> Optional[dict]:
-    """Returns the selection of output files."""
+    """Returns the selection of output files. Globs are relative to the workspace; ``inputs/`` of a skill is its own."""
     if globs is None:
         if save_to is not None:
             raise _invalid("save_to without outputs saves nothing")
         return None
     return {
-        "globs": [globs] if isinstance(globs, str) else list(globs),
-        "max_files": _OUTPUT_FILES_MAX,
-        "max_file_bytes": _OUTPUT_BYTES_MAX,
-        "max_total_bytes": _OUTPUT_BYTES_MAX,
-        "changed_only": False,
-        "omit_data": False,
+        "globs": [_glob(text_of(glob), has_skill) for glob in ([globs] if isinstance(globs, str) else globs)],
+        "max_files": _FILES_MAX,
+        "max_file_bytes": _FILES_BYTES_MAX,
+        "max_total_bytes": _FILES_BYTES_MAX,
         "save": None if save_to is None else save_to.prefix,
         "scope": None if save_to is None else save_to._scope,
     }
+
+
+def _glob(glob: str, has_skill: bool) -> str:
+    return glob if has_skill or glob.startswith("$") else posixpath.join(WORKSPACE, glob)
 
 
 def workspace_arguments(
@@ -187,7 +234,7 @@ def workspace_arguments(
         "labels": dict(metadata or {}),
         "env": dict(envs or {}),
         "limits": {name: limits.get(name, 0) for name in names} if limits else None,
-        "idle_timeout": timeout,
+        "idle_timeout": None if timeout is None else min(timeout, IDLE_TIMEOUT_MAX),
         "max_lifetime": timeout,
     }
 
@@ -206,10 +253,12 @@ def run_arguments(cmd: Union[str, Sequence[str]], **others: Any) -> dict:
         "open_stdin": False,
         "terminal": None,
         "timeout": None,
+        "output_bytes": OUTPUT_BYTES_MAX,
         "template": None,
         "keep": False,
         "skills": [],
         "inputs": [],
+        "scope": None,
         "outputs": None,
     }
     arguments.update(others)

@@ -6,14 +6,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Type, Union
 
 from ._connection import ConnectionOptions, connect
-from ._skilld import Files, Toolset, ToolSession
+from ._skilld import FileTransfers, Toolset, ToolSession
 from .errors import _invalid
 from .results import SkillInfo
 
 if TYPE_CHECKING:
     import os
-
-    from typing_extensions import Unpack
 
 _CONNECTION = frozenset(ConnectionOptions.__annotations__)
 
@@ -28,14 +26,16 @@ class Tool:
     """JSON Schema of the arguments, an object."""
 
 
-def _plain(value: Any) -> Any:
-    """Returns JSON for objects of the SDKs of OpenAI and Anthropic."""
+def _plain(value: Any, depth: int = 128) -> Any:
+    """Returns JSON for objects of the SDKs of OpenAI and Anthropic, which have at most so many levels."""
+    if depth < 0:
+        raise _invalid("the body contains itself, or has more than 128 levels")
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json", exclude_none=True)
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [_plain(item, depth - 1) for item in value]
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: _plain(item, depth - 1) for key, item in value.items()}
     return value
 
 
@@ -57,7 +57,7 @@ def _message(provider: str, reply: Any) -> Any:
 
 
 class Session:
-    """Conversation with skills. Methods that begin with ``a`` are for asyncio and do the same."""
+    """Conversation with skills. Methods that begin with ``a`` do the same for asyncio."""
 
     def __init__(self, native: ToolSession, name: str, provider: Optional[str]) -> None:
         self._native, self.name, self._provider = native, name, provider
@@ -83,7 +83,7 @@ class Session:
         return self._native.call(True, name, _arguments(arguments), call_id)
 
     async def acall(self, name: str, arguments: Union[Mapping[str, Any], str], call_id: str = "") -> str:
-        """Does what :meth:`call` does."""
+        """Same as :meth:`call`, for asyncio."""
         return await self._native.call(False, name, _arguments(arguments), call_id)
 
     def prepare(self, body: Dict[str, Any], provider: Optional[str] = None) -> Dict[str, Any]:
@@ -95,7 +95,7 @@ class Session:
         return _replace(body, self._native.prepare(True, self._api(body, provider), _plain(body)))
 
     async def aprepare(self, body: Dict[str, Any], provider: Optional[str] = None) -> Dict[str, Any]:
-        """Does what :meth:`prepare` does."""
+        """Same as :meth:`prepare`, for asyncio."""
         return _replace(body, await self._native.prepare(False, self._api(body, provider), _plain(body)))
 
     def answer(self, reply: Any, provider: Optional[str] = None) -> List[Dict[str, Any]]:
@@ -108,7 +108,7 @@ class Session:
         return self._native.answer(True, provider, _message(provider, reply))
 
     async def aanswer(self, reply: Any, provider: Optional[str] = None) -> List[Dict[str, Any]]:
-        """Does what :meth:`answer` does."""
+        """Same as :meth:`answer`, for asyncio."""
         provider = provider or self._provider or "openai"
         return await self._native.answer(False, provider, _message(provider, reply))
 
@@ -130,7 +130,7 @@ class Session:
         self._native.end(True)
 
     async def aend(self) -> None:
-        """Does what :meth:`end` does."""
+        """Same as :meth:`end`, for asyncio."""
         await self._native.end(False)
 
     def __enter__(self) -> "Session":
@@ -162,11 +162,18 @@ class AsyncSession(Session):
         """Loads skills for the next turn, and returns the names of those that had to make room."""
         return await self._native.preload(False, list(skills))
 
+    def __enter__(self) -> "AsyncSession":
+        raise TypeError("an AsyncSession is ended by `async with`, not by `with`")
+
+    async def __aenter__(self) -> "AsyncSession":
+        return self
+
 
 class Skills:
     """Skills of a daemon: its catalogue, and conversations of agents."""
 
     _session: Type[Session] = Session
+    _blocking = True
 
     def __init__(self, **options: Any) -> None:
         """Takes options of the connection (``endpoint``, ``token`` and so on) and of the tools.
@@ -175,8 +182,8 @@ class Skills:
         (``full``, ``workspace``, ``knowledge_only``), ``skills``, ``env``, ``timeout``, ``load_mode`` and so on.
         """
         connection = {name: options.pop(name) for name in list(options) if name in _CONNECTION}
-        client = connect(True, connection)  # type: ignore[arg-type]
-        self._toolset, self._files = Toolset(client, options), Files(client)
+        client = connect(self._blocking, connection)  # type: ignore[arg-type]
+        self._toolset, self._files = Toolset(client, options), FileTransfers(client)
 
     def list(self) -> List[SkillInfo]:
         """Lists the skills, sorted by their names."""
@@ -210,9 +217,24 @@ class Skills:
 
 
 class AsyncSkills(Skills):
-    """Skills of a daemon for asyncio: conversations are awaited, the catalogue is not."""
+    """Skills of a daemon for asyncio: its catalogue and its conversations are awaited."""
 
     _session = AsyncSession
+    _blocking = False
+
+    async def list(self) -> List[SkillInfo]:  # type: ignore[override]
+        """Lists the skills, sorted by their names."""
+        return [SkillInfo._of(skill) for skill in await self._files.list_skills()]
+
+    async def get(self, name: str) -> SkillInfo:  # type: ignore[override]
+        """Returns a skill with the text of its SKILL.md, by ``name`` or ``name@version``."""
+        return SkillInfo._of(await self._files.get_skill(name))
+
+    async def publish(  # type: ignore[override]
+        self, path: Union[str, "os.PathLike[str]"], name: str = ""
+    ) -> SkillInfo:
+        """Publishes a local folder or archive as a version of a skill."""
+        return SkillInfo._of(await self._files.publish_skill(path, name))
 
     if TYPE_CHECKING:
 

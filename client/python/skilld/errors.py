@@ -29,7 +29,7 @@ class SkilldError(Exception):
     code: Optional[str]
     """Name of the gRPC code, such as ``NOT_FOUND``; ``None`` if no server answered."""
     hint: Optional[str]
-    """What to do about it; ``None`` if the message says it or nothing is known."""
+    """Advice on the next step; ``None`` if the message has it or none is known."""
     retry_after: Optional[float]
     """Seconds after which the daemon accepts another try; ``None`` if it named no time."""
 
@@ -68,7 +68,7 @@ class NotEnoughSpaceException(SkilldError):
 
 
 class NotFoundException(SkilldError):
-    """What the call names does not exist."""
+    """The resource that the call names does not exist."""
 
 
 class FileNotFoundException(NotFoundException):

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Tuple, Union
+from datetime import datetime, timezone
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
 from ._html import html_file, html_run, html_table
 from .errors import CommandExitException, SkilldError, TimeoutException
-
-if TYPE_CHECKING:
-    from datetime import datetime
 
 _PROBLEMS = {
     "TIMEOUT": "it ran for longer than its timeout",
@@ -26,11 +24,11 @@ _PROBLEMS = {
 
 
 def _time(seconds: Optional[float]) -> Optional[datetime]:
-    if seconds is None:
+    try:
+        return None if seconds is None else datetime.fromtimestamp(seconds, timezone.utc)
+    except (OverflowError, OSError, ValueError):
+        # A file may have a time after the year 9999.
         return None
-    from datetime import datetime, timezone
-
-    return datetime.fromtimestamp(seconds, timezone.utc)
 
 
 @dataclass(frozen=True)
@@ -98,10 +96,23 @@ class Collected(Dict[str, OutputFile]):
         return html_table(["path", "size", "type"], [[f.path, f.size, f.mime_type] for f in self.values()])
 
 
-class CommandResult:
-    """How a command ended, and its output."""
+class DownloadedPaths(List[str]):
+    """Paths of files that were written locally."""
 
-    def __init__(self, answer: Mapping[str, Any], stdout: Optional[bytes] = None, stderr: Optional[bytes] = None) -> None:
+    def __init__(self, paths: List[str], skipped: List[Tuple[str, str]], unmatched: List[str]) -> None:
+        super().__init__(paths)
+        self.skipped = skipped
+        """Path and reason of each file that was left out."""
+        self.unmatched = unmatched
+        """Globs that matched nothing."""
+
+
+class CommandResult:
+    """Outcome and output of a command."""
+
+    def __init__(
+        self, answer: Mapping[str, Any], stdout: Optional[bytes] = None, stderr: Optional[bytes] = None
+    ) -> None:
         end: Mapping[str, Any] = answer["end"] or {}
         self.stdout_bytes: bytes = answer["stdout"] if stdout is None else stdout
         self.stderr_bytes: bytes = answer["stderr"] if stderr is None else stderr
@@ -160,15 +171,18 @@ class CommandResult:
 class RunResult(CommandResult):
     """Result of :meth:`Sandbox.run` and :func:`skilld.run`: also files, warnings, and what was staged."""
 
-    def __init__(self, answer: Mapping[str, Any], stdout: Optional[bytes] = None, stderr: Optional[bytes] = None) -> None:
+    def __init__(
+        self, answer: Mapping[str, Any], stdout: Optional[bytes] = None, stderr: Optional[bytes] = None
+    ) -> None:
         super().__init__(answer, stdout, stderr)
         self.files: Collected = Collected(answer["files"], answer["summary"])
         """Files that match ``outputs``, by their paths."""
         self.warnings: List[str] = [warning["message"] for warning in answer["warnings"]]
-        """What the exit code does not show: kills for memory, full disks, packages that a skill misses."""
+        """Problems that the exit code does not show: kills for memory, full disks, packages that a skill misses."""
         for skill in answer["skills"]:
             self.warnings += [f"{skill['name']}: {problem['message']}" for problem in skill["problems"]]
-        self.warnings += [f"{file.path} is only the first {len(file.data):,} bytes" for file in self.files.values() if file.truncated]
+        cut = [file for file in self.files.values() if file.truncated]
+        self.warnings += [f"{file.path} is only the first {len(file.data):,} bytes" for file in cut]
         self.inputs: List[str] = [staged["path"] for staged in answer["inputs"]]
         """Paths of the inputs that were staged."""
 

@@ -10,17 +10,17 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyString;
 use skilld_client::v1::input_spec::Content;
 use skilld_client::v1::{
-    ArtifactScope, CollectSpec, ExecSpec, ExecTerminal, InputSpec, RunExecRequest, RunOutputs,
-    SaveAsArtifacts, WorkspaceLimits, WorkspaceTemplate,
+    ArtifactScope, CollectSpec, ExecLimits, ExecSpec, ExecTerminal, InputSpec, RunExecRequest,
+    RunOutputs, SaveAsArtifacts, WorkspaceLimits, WorkspaceTemplate,
 };
 
 use crate::errors::{CallError, invalid_argument, is_own_exception};
 
 /// Text that is valid Unicode. Python strings can hold lone surrogates, which no message and no file name here can.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Text(pub(crate) String);
+pub(crate) struct ValidText(pub(crate) String);
 
-impl<'a, 'py> FromPyObject<'a, 'py> for Text {
+impl<'a, 'py> FromPyObject<'a, 'py> for ValidText {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
@@ -65,14 +65,14 @@ pub(crate) fn shared_bytes(data: PyBackedBytes) -> Bytes {
 }
 
 /// Returns a map of texts as messages have it.
-pub(crate) fn text_map(map: HashMap<Text, Text>) -> BTreeMap<String, String> {
+pub(crate) fn text_map(map: HashMap<ValidText, ValidText>) -> BTreeMap<String, String> {
     map.into_iter()
         .map(|(key, value)| (key.0, value.0))
         .collect()
 }
 
 /// Returns a list of texts as messages have it.
-pub(crate) fn text_list(list: Vec<Text>) -> Vec<String> {
+pub(crate) fn text_list(list: Vec<ValidText>) -> Vec<String> {
     list.into_iter().map(|text| text.0).collect()
 }
 
@@ -94,9 +94,9 @@ pub(crate) fn duration(
 #[derive(FromPyObject, Debug, Default)]
 #[pyo3(from_item_all)]
 pub(crate) struct ScopeArguments {
-    app: Text,
-    user: Text,
-    session: Text,
+    app: ValidText,
+    user: ValidText,
+    session: ValidText,
 }
 
 impl From<ScopeArguments> for ArtifactScope {
@@ -135,28 +135,35 @@ impl From<LimitArguments> for WorkspaceLimits {
 #[derive(FromPyObject, Debug)]
 #[pyo3(from_item_all)]
 pub(crate) struct WorkspaceArguments {
-    pub(crate) pool: Text,
-    pub(crate) labels: HashMap<Text, Text>,
-    pub(crate) env: HashMap<Text, Text>,
+    pub(crate) pool: ValidText,
+    pub(crate) labels: HashMap<ValidText, ValidText>,
+    pub(crate) env: HashMap<ValidText, ValidText>,
     pub(crate) limits: Option<LimitArguments>,
     pub(crate) idle_timeout: Option<f64>,
     pub(crate) max_lifetime: Option<f64>,
 }
 
-/// Input of a run: bytes, or a reference that the daemon resolves.
+/// Input of a run: a reference that the daemon resolves, bytes, or a tar to unpack.
 #[derive(FromPyObject, Debug)]
 #[pyo3(from_item_all)]
 pub(crate) struct InputArguments {
-    path: Text,
-    source: Option<Text>,
+    path: ValidText,
+    source: Option<ValidText>,
     data: Option<PyBackedBytes>,
+    is_archive: bool,
 }
 
 impl From<InputArguments> for InputSpec {
     fn from(input: InputArguments) -> Self {
         let content = match (input.source, input.data) {
             (Some(source), _) => Some(Content::Source(source.0)),
-            (None, data) => Some(Content::Data(data.map(shared_bytes).unwrap_or_default())),
+            (None, data) => {
+                let data = data.map(shared_bytes).unwrap_or_default();
+                Some(match input.is_archive {
+                    true => Content::Archive(data),
+                    false => Content::Data(data),
+                })
+            }
         };
         Self {
             content,
@@ -170,13 +177,11 @@ impl From<InputArguments> for InputSpec {
 #[derive(FromPyObject, Debug)]
 #[pyo3(from_item_all)]
 pub(crate) struct OutputArguments {
-    globs: Vec<Text>,
+    globs: Vec<ValidText>,
     max_files: i64,
     max_file_bytes: i64,
     max_total_bytes: i64,
-    changed_only: bool,
-    omit_data: bool,
-    save: Option<Text>,
+    save: Option<ValidText>,
     scope: Option<ScopeArguments>,
 }
 
@@ -204,25 +209,44 @@ impl OutputArguments {
 #[derive(FromPyObject, Debug)]
 #[pyo3(from_item_all)]
 pub(crate) struct RunArguments {
-    parent: Text,
-    exec_id: Text,
-    argv: Vec<Text>,
-    shell: Text,
-    skill: Text,
-    cwd: Text,
-    env: HashMap<Text, Text>,
+    parent: ValidText,
+    exec_id: ValidText,
+    argv: Vec<ValidText>,
+    shell: ValidText,
+    skill: ValidText,
+    cwd: ValidText,
+    env: HashMap<ValidText, ValidText>,
     stdin: Option<PyBackedBytes>,
     open_stdin: bool,
     terminal: Option<(u32, u32)>,
     timeout: Option<f64>,
+    /// Maximum number of bytes of output, beyond which the command is killed; 0 for no maximum.
+    output_bytes: i64,
     template: Option<WorkspaceArguments>,
     keep: bool,
-    skills: Vec<Text>,
+    skills: Vec<ValidText>,
     inputs: Vec<InputArguments>,
+    /// Owner of the artifacts that inputs name.
+    scope: Option<ScopeArguments>,
     outputs: Option<OutputArguments>,
 }
 
 impl RunArguments {
+    /// Returns the workspace that the run claims and that is not to be kept, by its id.
+    pub(crate) fn own_workspace(&self) -> Option<String> {
+        let is_own = self.template.is_some() && !self.keep;
+        is_own.then(|| self.exec_id.0.clone())
+    }
+
+    /// Returns the name of the exec, `workspace/exec`.
+    pub(crate) fn exec_name(&self) -> String {
+        let workspace = match self.template {
+            Some(_) => &self.exec_id.0,
+            None => &self.parent.0,
+        };
+        format!("{workspace}/{}", self.exec_id.0)
+    }
+
     /// Returns the request.
     pub(crate) fn into_request(self) -> Result<RunExecRequest, CallError> {
         let exec_id = self.exec_id.0;
@@ -240,14 +264,17 @@ impl RunArguments {
                 ..ExecTerminal::default()
             }),
             timeout: duration("timeout", self.timeout)?,
+            limits: (self.output_bytes > 0).then(|| ExecLimits {
+                output_bytes: self.output_bytes,
+                ..ExecLimits::default()
+            }),
             ..ExecSpec::default()
         };
         let keep = self.keep;
         let template = self.template.map(|template| into_template(template, keep));
         let outputs = self.outputs.map(|outputs| RunOutputs {
-            changed_only: outputs.changed_only,
-            omit_data: outputs.omit_data,
             spec: Some(outputs.into_spec(&exec_id)),
+            ..RunOutputs::default()
         });
         Ok(RunExecRequest {
             parent: self.parent.0,
@@ -256,6 +283,7 @@ impl RunArguments {
             workspace_template: template.transpose()?,
             skills: text_list(self.skills),
             inputs: self.inputs.into_iter().map(InputSpec::from).collect(),
+            scope: self.scope.map(ArtifactScope::from),
             outputs,
             ..RunExecRequest::default()
         })

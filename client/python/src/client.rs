@@ -14,12 +14,12 @@ use skilld_client::v1::{
 use skilld_client::{ConnectOptions, Error, TokenSource, code_name};
 
 use crate::arguments::{
-    CheckedArguments, RunArguments, Text, WorkspaceArguments, duration, shared_bytes, text_map,
+    CheckedArguments, RunArguments, ValidText, WorkspaceArguments, duration, shared_bytes, text_map,
 };
 use crate::connection::Connection;
 use crate::errors::CallError;
 use crate::results::{ExecAnswer, WorkspaceAnswer};
-use crate::run::{RunStream, read_run};
+use crate::run::RunStream;
 
 /// Connection to a daemon. With `blocking`, its methods wait for their answers; otherwise they return awaitables.
 #[pyclass(frozen, module = "skilld._skilld")]
@@ -51,13 +51,13 @@ impl Client {
     #[expect(clippy::too_many_arguments, reason = "these are keywords of Python")]
     fn new(
         blocking: bool,
-        endpoint: Option<Text>,
-        token: Option<Text>,
+        endpoint: Option<ValidText>,
+        token: Option<ValidText>,
         token_file: Option<PathBuf>,
         ca_file: Option<PathBuf>,
         cert_file: Option<PathBuf>,
         key_file: Option<PathBuf>,
-        tenant: Option<Text>,
+        tenant: Option<ValidText>,
     ) -> Self {
         let mut options = ConnectOptions::from_environment();
         if let Some(endpoint) = endpoint {
@@ -76,25 +76,10 @@ impl Client {
         }
     }
 
-    /// Endpoint of the daemon.
-    #[getter]
-    fn endpoint(&self) -> &str {
-        self.connection.endpoint()
-    }
-
-    /// Returns the version of the daemon, its features and its pools.
-    fn server_info(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        self.connection.call(py, |client| async move {
-            let info = client.server_info().await?;
-            let pool = skilld_client::short_id(&info.default_pool);
-            Ok((info.version, info.features, info.pools, pool))
-        })
-    }
-
     fn create_workspace(
         &self,
         py: Python<'_>,
-        id: Text,
+        id: ValidText,
         arguments: CheckedArguments<WorkspaceArguments>,
     ) -> PyResult<Py<PyAny>> {
         self.connection.call(py, move |client| async move {
@@ -114,14 +99,18 @@ impl Client {
         })
     }
 
-    fn get_workspace(&self, py: Python<'_>, id: Text) -> PyResult<Py<PyAny>> {
+    fn get_workspace(&self, py: Python<'_>, id: ValidText) -> PyResult<Py<PyAny>> {
         self.connection.call(py, |client| async move {
             let workspace = client.get_workspace(&id.0).await?;
             Ok(WorkspaceAnswer::from(workspace))
         })
     }
 
-    fn list_workspaces(&self, py: Python<'_>, labels: HashMap<Text, Text>) -> PyResult<Py<PyAny>> {
+    fn list_workspaces(
+        &self,
+        py: Python<'_>,
+        labels: HashMap<ValidText, ValidText>,
+    ) -> PyResult<Py<PyAny>> {
         let labels = text_map(labels);
         self.connection.call(py, |client| async move {
             let request = ListWorkspacesRequest {
@@ -140,7 +129,7 @@ impl Client {
     fn renew_workspace(
         &self,
         py: Python<'_>,
-        id: Text,
+        id: ValidText,
         idle_timeout: Option<f64>,
         expires_in: Option<f64>,
     ) -> PyResult<Py<PyAny>> {
@@ -156,61 +145,59 @@ impl Client {
     }
 
     /// Deletes a workspace; returns False if it does not exist.
-    fn delete_workspace(&self, py: Python<'_>, id: Text) -> PyResult<Py<PyAny>> {
+    fn delete_workspace(&self, py: Python<'_>, id: ValidText) -> PyResult<Py<PyAny>> {
         self.connection.call(py, |client| async move {
             was_found(client.delete_workspace(&id.0).await)
         })
     }
 
-    /// Runs a command to its end.
-    fn run(
-        &self,
-        py: Python<'_>,
-        arguments: CheckedArguments<RunArguments>,
-    ) -> PyResult<Py<PyAny>> {
-        self.connection.call(py, |client| async move {
-            let request = arguments.0.into_request()?;
-            read_run(client.run_resuming(request)).await
+    /// Deletes a workspace that its caller gives up. The deletion goes on if the caller stops waiting for it.
+    fn discard_workspace(&self, py: Python<'_>, id: ValidText) -> PyResult<Py<PyAny>> {
+        let connection = self.connection.clone();
+        self.connection.clean_up(py, async move {
+            if let Ok(client) = connection.client().await {
+                // The error that made the caller give up counts, not one of the clean-up.
+                let _refused = client.delete_workspace_if_exists(&id.0).await;
+            }
         })
     }
 
-    /// Starts a command and returns its stream.
+    /// Returns the stream of a command, which its first method starts.
     fn open_run(
         &self,
         py: Python<'_>,
         arguments: CheckedArguments<RunArguments>,
-    ) -> PyResult<Py<PyAny>> {
-        let blocking = self.connection.blocking;
-        self.connection.call(py, move |client| async move {
-            let request = arguments.0.into_request()?;
-            Ok(RunStream::new(client.run_resuming(request), blocking))
-        })
+    ) -> PyResult<RunStream> {
+        let (name, own_workspace) = (arguments.0.exec_name(), arguments.0.own_workspace());
+        let request = arguments.0.into_request();
+        let request = request.map_err(|error| error.into_exception(py))?;
+        let connection = self.connection.clone();
+        let start = |client: &skilld_client::Client| client.run_resuming(request);
+        Ok(RunStream::new(connection, start, name, own_workspace))
     }
 
     /// Returns the stream of a command from offsets of its output.
-    fn attach(&self, py: Python<'_>, name: Text, stdout: i64, stderr: i64) -> PyResult<Py<PyAny>> {
-        let blocking = self.connection.blocking;
-        self.connection.call(py, move |client| async move {
-            let request = AttachExecRequest {
-                name: name.0,
-                offsets: Some(StreamOffsets {
-                    stdout_bytes: stdout,
-                    stderr_bytes: stderr,
-                }),
-                ..AttachExecRequest::default()
-            };
-            Ok(RunStream::new(client.attach_resuming(request), blocking))
-        })
+    fn attach(&self, name: ValidText, stdout: i64, stderr: i64) -> RunStream {
+        let request = AttachExecRequest {
+            name: name.0.clone(),
+            offsets: Some(StreamOffsets {
+                stdout_bytes: stdout,
+                stderr_bytes: stderr,
+            }),
+            ..AttachExecRequest::default()
+        };
+        let start = |client: &skilld_client::Client| client.attach_resuming(request);
+        RunStream::new(self.connection.clone(), start, name.0, None)
     }
 
-    fn get_exec(&self, py: Python<'_>, name: Text) -> PyResult<Py<PyAny>> {
+    fn get_exec(&self, py: Python<'_>, name: ValidText) -> PyResult<Py<PyAny>> {
         self.connection.call(py, |client| async move {
             let exec = client.get_exec(&name.0).await?;
             Ok(ExecAnswer::from(exec))
         })
     }
 
-    fn list_execs(&self, py: Python<'_>, workspace: Text) -> PyResult<Py<PyAny>> {
+    fn list_execs(&self, py: Python<'_>, workspace: ValidText) -> PyResult<Py<PyAny>> {
         self.connection.call(py, |client| async move {
             let request = ListExecsRequest {
                 parent: workspace.0,
@@ -222,7 +209,7 @@ impl Client {
     }
 
     /// Kills a command with everything that it started; returns False if it does not exist.
-    fn kill_exec(&self, py: Python<'_>, name: Text, grace: f64) -> PyResult<Py<PyAny>> {
+    fn kill_exec(&self, py: Python<'_>, name: ValidText, grace: f64) -> PyResult<Py<PyAny>> {
         self.connection.call(py, move |client| async move {
             let grace = Duration::try_from_secs_f64(grace).unwrap_or_default();
             was_found(client.kill_exec_after(&name.0, grace).await)
@@ -233,7 +220,7 @@ impl Client {
     fn write_stdin(
         &self,
         py: Python<'_>,
-        name: Text,
+        name: ValidText,
         data: PyBackedBytes,
         eof: bool,
     ) -> PyResult<Py<PyAny>> {
@@ -250,7 +237,7 @@ impl Client {
     fn resize_terminal(
         &self,
         py: Python<'_>,
-        name: Text,
+        name: ValidText,
         rows: u32,
         cols: u32,
     ) -> PyResult<Py<PyAny>> {

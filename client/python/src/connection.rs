@@ -2,16 +2,22 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use pyo3::prelude::*;
 use skilld_client::{Client, ConnectOptions};
 use tokio::sync::OnceCell;
+use tokio::time::timeout;
 
-use crate::call::{Answer, make_call};
+use crate::call::{PythonAnswer, make_call};
 use crate::errors::CallError;
+use crate::runtime::{CallEngine, cleanup_end};
 
 /// First version of the daemon that knows every call of this package, as numbers. Later ones know them too.
 const DAEMON_VERSION_MIN: [u64; 3] = [0, 1, 0];
+
+/// Longest clean-up after a cancelled call.
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Connection of one process. Clones share it.
 #[derive(Clone, Debug)]
@@ -50,13 +56,8 @@ impl Connection {
         }
     }
 
-    /// Returns the endpoint as the caller gave it.
-    pub(crate) fn endpoint(&self) -> &str {
-        &self.shared.options.endpoint
-    }
-
     /// Makes a call, in the way of this connection.
-    pub(crate) fn call<T: Answer, F>(
+    pub(crate) fn call<T: PythonAnswer, F>(
         &self,
         py: Python<'_>,
         work: impl FnOnce(Client) -> F + Send + 'static,
@@ -69,6 +70,28 @@ impl Connection {
         make_call(py, self.blocking, async move {
             let client = shared.connect().await?;
             work(client).await
+        })
+    }
+
+    /// Returns the client, which is connected if that was not done before.
+    pub(crate) async fn client(&self) -> Result<Client, CallError> {
+        self.shared.connect().await
+    }
+
+    /// Starts clean-up work at once, and returns a call that waits for its end. The work goes on if the caller stops
+    /// waiting.
+    pub(crate) fn clean_up(
+        &self,
+        py: Python<'_>,
+        work: impl Future<Output = ()> + Send + 'static,
+    ) -> PyResult<Py<PyAny>> {
+        self.check_process(py)?;
+        let end = CallEngine::of_process(py)?.spawn_cleanup(async move {
+            let _too_late = timeout(CLEANUP_TIMEOUT, work).await;
+        });
+        make_call(py, self.blocking, async move {
+            cleanup_end(end).await;
+            Ok::<(), CallError>(())
         })
     }
 

@@ -1,4 +1,4 @@
-//! `Files`: files of workspaces, artifacts and skills, in both directions.
+//! `FileTransfers`: files of workspaces, artifacts and skills, in both directions.
 
 use std::io::Cursor;
 use std::path::PathBuf;
@@ -22,10 +22,9 @@ use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 
 use crate::arguments::{
-    CheckedArguments, InputArguments, OutputArguments, ScopeArguments, Text, shared_bytes,
+    CheckedArguments, InputArguments, OutputArguments, ScopeArguments, ValidText, shared_bytes,
     text_list,
 };
-use crate::call::make_call;
 use crate::client::{Client, was_found};
 use crate::connection::Connection;
 use crate::errors::CallError;
@@ -34,10 +33,11 @@ use crate::results::{
     ArtifactAnswer, EntryAnswer, OutputAnswer, SkillAnswer, StagedInputAnswer, StagedSkillAnswer,
     SummaryAnswer,
 };
+use crate::run::{HandedPieces, PieceData};
 
 /// Transfers of a daemon's files.
 #[pyclass(frozen, module = "skilld._skilld")]
-pub(crate) struct Files {
+pub(crate) struct FileTransfers {
     connection: Connection,
 }
 
@@ -56,7 +56,7 @@ async fn read_whole<H>(
 }
 
 #[pymethods]
-impl Files {
+impl FileTransfers {
     #[new]
     fn new(client: &Client) -> Self {
         Self {
@@ -67,8 +67,8 @@ impl Files {
     fn stage_skills(
         &self,
         py: Python<'_>,
-        workspace: Text,
-        skills: Vec<Text>,
+        workspace: ValidText,
+        skills: Vec<ValidText>,
         writable: bool,
     ) -> PyResult<Py<PyAny>> {
         self.connection.call(py, move |client| async move {
@@ -85,7 +85,7 @@ impl Files {
     fn stage_inputs(
         &self,
         py: Python<'_>,
-        workspace: Text,
+        workspace: ValidText,
         inputs: CheckedArguments<Vec<InputArguments>>,
         scope: Option<ScopeArguments>,
     ) -> PyResult<Py<PyAny>> {
@@ -104,8 +104,8 @@ impl Files {
     fn upload_bytes(
         &self,
         py: Python<'_>,
-        workspace: Text,
-        path: Text,
+        workspace: ValidText,
+        path: ValidText,
         data: PyBackedBytes,
     ) -> PyResult<Py<PyAny>> {
         self.connection.call(py, |client| async move {
@@ -127,9 +127,9 @@ impl Files {
     fn upload_path(
         &self,
         py: Python<'_>,
-        workspace: Text,
+        workspace: ValidText,
         local: PathBuf,
-        path: Text,
+        path: ValidText,
     ) -> PyResult<Py<PyAny>> {
         self.connection.call(py, |client| async move {
             let bar = terminal_progress(&path.0);
@@ -147,8 +147,8 @@ impl Files {
     fn list(
         &self,
         py: Python<'_>,
-        workspace: Text,
-        path: Text,
+        workspace: ValidText,
+        path: ValidText,
         recursive: bool,
     ) -> PyResult<Py<PyAny>> {
         self.connection.call(py, move |client| async move {
@@ -163,7 +163,7 @@ impl Files {
         })
     }
 
-    fn read(&self, py: Python<'_>, workspace: Text, path: Text) -> PyResult<Py<PyAny>> {
+    fn read(&self, py: Python<'_>, workspace: ValidText, path: ValidText) -> PyResult<Py<PyAny>> {
         self.connection.call(py, |client| async move {
             let bar = terminal_progress(&path.0);
             let request = ReadFileRequest {
@@ -178,8 +178,8 @@ impl Files {
     }
 
     /// Opens a file for reading piece by piece.
-    fn open(&self, py: Python<'_>, workspace: Text, path: Text) -> PyResult<Py<PyAny>> {
-        let blocking = self.connection.blocking;
+    fn open(&self, py: Python<'_>, workspace: ValidText, path: ValidText) -> PyResult<Py<PyAny>> {
+        let connection = self.connection.clone();
         self.connection.call(py, move |client| async move {
             let request = ReadFileRequest {
                 workspace: workspace.0,
@@ -187,8 +187,12 @@ impl Files {
                 ..ReadFileRequest::default()
             };
             let (_, data) = client.read_file(request).await?.into_parts();
-            let data = Arc::new(Mutex::new(data));
-            Ok(FileStream { data, blocking })
+            let state = FileState {
+                data: Some(data),
+                pieces: HandedPieces::new(),
+            };
+            let state = Arc::new(Mutex::new(state));
+            Ok(FileStream { connection, state })
         })
     }
 
@@ -196,7 +200,7 @@ impl Files {
     fn collect(
         &self,
         py: Python<'_>,
-        workspace: Text,
+        workspace: ValidText,
         outputs: CheckedArguments<OutputArguments>,
     ) -> PyResult<Py<PyAny>> {
         self.connection.call(py, |client| async move {
@@ -232,7 +236,7 @@ impl Files {
     fn collect_to(
         &self,
         py: Python<'_>,
-        workspace: Text,
+        workspace: ValidText,
         outputs: CheckedArguments<OutputArguments>,
         directory: PathBuf,
     ) -> PyResult<Py<PyAny>> {
@@ -252,10 +256,10 @@ impl Files {
     fn save_artifact(
         &self,
         py: Python<'_>,
-        name: Text,
+        name: ValidText,
         scope: CheckedArguments<ScopeArguments>,
         data: PyBackedBytes,
-        mime_type: Text,
+        mime_type: ValidText,
     ) -> PyResult<Py<PyAny>> {
         self.connection.call(py, |client| async move {
             let mut target = SaveTarget::new(&name.0, scope.0.into());
@@ -273,10 +277,10 @@ impl Files {
     fn save_artifact_from(
         &self,
         py: Python<'_>,
-        name: Text,
+        name: ValidText,
         scope: CheckedArguments<ScopeArguments>,
-        workspace: Text,
-        path: Text,
+        workspace: ValidText,
+        path: ValidText,
     ) -> PyResult<Py<PyAny>> {
         self.connection.call(py, |client| async move {
             let target = SaveTarget::new(&name.0, scope.0.into());
@@ -290,7 +294,7 @@ impl Files {
     fn load_artifact(
         &self,
         py: Python<'_>,
-        name: Text,
+        name: ValidText,
         scope: CheckedArguments<ScopeArguments>,
         version: Option<i64>,
     ) -> PyResult<Py<PyAny>> {
@@ -312,12 +316,12 @@ impl Files {
         &self,
         py: Python<'_>,
         scope: CheckedArguments<ScopeArguments>,
-        name: Option<Text>,
+        name: Option<ValidText>,
     ) -> PyResult<Py<PyAny>> {
         self.connection.call(py, |client| async move {
             let scope = Some(scope.0.into());
             let artifacts = match name {
-                Some(Text(parent)) => {
+                Some(ValidText(parent)) => {
                     let request = ListArtifactVersionsRequest {
                         parent,
                         scope,
@@ -344,7 +348,7 @@ impl Files {
     fn delete_artifact(
         &self,
         py: Python<'_>,
-        name: Text,
+        name: ValidText,
         scope: CheckedArguments<ScopeArguments>,
         version: Option<i64>,
     ) -> PyResult<Py<PyAny>> {
@@ -370,7 +374,7 @@ impl Files {
         })
     }
 
-    fn get_skill(&self, py: Python<'_>, name: Text) -> PyResult<Py<PyAny>> {
+    fn get_skill(&self, py: Python<'_>, name: ValidText) -> PyResult<Py<PyAny>> {
         self.connection.call(py, |client| async move {
             let skill = client.get_skill(&name.0).await?;
             Ok(SkillAnswer::from(skill))
@@ -378,7 +382,7 @@ impl Files {
     }
 
     /// Publishes a local folder or archive as a version of a skill.
-    fn publish_skill(&self, py: Python<'_>, path: PathBuf, name: Text) -> PyResult<Py<PyAny>> {
+    fn publish_skill(&self, py: Python<'_>, path: PathBuf, name: ValidText) -> PyResult<Py<PyAny>> {
         self.connection.call(py, |client| async move {
             let runtime = Handle::current();
             // Packing blocks, and the future of the upload cannot move between threads.
@@ -400,18 +404,41 @@ impl Files {
 /// File that is read piece by piece.
 #[pyclass(frozen, module = "skilld._skilld")]
 pub(crate) struct FileStream {
-    data: Arc<Mutex<BoxStream<'static, Result<bytes::Bytes, Error>>>>,
-    blocking: bool,
+    connection: Connection,
+    state: Arc<Mutex<FileState>>,
+}
+
+struct FileState {
+    /// `None` once the stream was closed.
+    data: Option<BoxStream<'static, Result<bytes::Bytes, Error>>>,
+    pieces: HandedPieces<PieceData>,
 }
 
 #[pymethods]
 impl FileStream {
-    /// Returns the next piece, or None at the end.
-    fn next(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let data = Arc::clone(&self.data);
-        make_call(py, self.blocking, async move {
-            let piece = data.lock().await.next().await.transpose()?;
-            Ok(piece.map(Vec::from))
+    /// Returns the next piece, or None at the end. `received` is the number of pieces that the caller has.
+    fn next(&self, py: Python<'_>, received: u64) -> PyResult<Py<PyAny>> {
+        let state = Arc::clone(&self.state);
+        self.connection.call(py, move |_| async move {
+            let FileState { data, pieces } = &mut *state.lock().await;
+            if let Some(piece) = pieces.unreceived(received) {
+                return Ok(Some(piece));
+            }
+            let piece = match data {
+                Some(data) => data.next().await.transpose()?,
+                None => None,
+            };
+            Ok(piece.map(|piece| pieces.hand_out(PieceData(piece))))
+        })
+    }
+
+    /// Ends the transfer.
+    fn close(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let state = Arc::clone(&self.state);
+        self.connection.call(py, |_| async move {
+            let mut state = state.lock().await;
+            (state.data, state.pieces) = (None, HandedPieces::new());
+            Ok(())
         })
     }
 }

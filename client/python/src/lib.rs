@@ -33,10 +33,10 @@ fn new_id() -> String {
 #[pymodule]
 fn _skilld(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    module.add_class::<call::Call>()?;
+    module.add_class::<call::PendingCall>()?;
     module.add_class::<client::Client>()?;
     module.add_class::<files::FileStream>()?;
-    module.add_class::<files::Files>()?;
+    module.add_class::<files::FileTransfers>()?;
     module.add_class::<run::RunStream>()?;
     module.add_class::<tools::ToolSession>()?;
     module.add_class::<tools::Toolset>()?;

@@ -15,13 +15,13 @@ const WIDTH: usize = 30;
 const MIB: f64 = 1024.0 * 1024.0;
 
 /// Bar of one transfer. Dropping it removes it from the terminal.
-struct Bar {
+struct ProgressBar {
     label: String,
     start: Instant,
     drawn: Option<Instant>,
 }
 
-impl Bar {
+impl ProgressBar {
     #[expect(clippy::cast_precision_loss, reason = "the bar has few digits")]
     fn show(&mut self, done: u64, total: Option<u64>) {
         let now = Instant::now();
@@ -53,7 +53,7 @@ impl Bar {
     }
 }
 
-impl Drop for Bar {
+impl Drop for ProgressBar {
     fn drop(&mut self) {
         if self.drawn.is_some() {
             write_terminal("\r\x1b[K");
@@ -75,7 +75,7 @@ pub(crate) fn terminal_progress(label: &str) -> TransferProgress {
         return TransferProgress::none();
     }
     let printable = |char: char| if char.is_control() { '?' } else { char };
-    let bar = Mutex::new(Bar {
+    let bar = Mutex::new(ProgressBar {
         label: label.chars().map(printable).take(40).collect(),
         start: Instant::now(),
         drawn: None,

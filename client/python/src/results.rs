@@ -33,11 +33,8 @@ pub(crate) struct WorkspaceAnswer {
     pool: String,
     state: String,
     labels: BTreeMap<String, String>,
-    env: BTreeMap<String, String>,
     created: Option<f64>,
     expires: Option<f64>,
-    idle_timeout: Option<f64>,
-    image: String,
     cpu_millis: i64,
     memory_bytes: i64,
     disk_bytes: i64,
@@ -55,11 +52,8 @@ impl From<Workspace> for WorkspaceAnswer {
             state: value_name(state.as_str_name(), "WORKSPACE_STATE_"),
             skills: skills.map(|skill| short_id(&skill.name)).collect(),
             labels: workspace.labels,
-            env: workspace.env,
             created: seconds(workspace.create_time),
             expires: seconds(workspace.expire_time),
-            idle_timeout: duration_seconds(workspace.idle_timeout),
-            image: workspace.image,
             cpu_millis: limits.cpu_millis,
             memory_bytes: limits.memory_bytes,
             disk_bytes: limits.disk_bytes,
@@ -93,34 +87,26 @@ impl From<FileEntry> for EntryAnswer {
 }
 
 /// Outcome of an exec.
-#[derive(IntoPyObject, Clone, Debug)]
+#[derive(IntoPyObject, IntoPyObjectRef, Clone, Debug)]
 pub(crate) struct EndAnswer {
     exit_code: i32,
-    signal: i32,
-    success: bool,
     reason: String,
     problem: String,
     wall_seconds: Option<f64>,
-    cpu_seconds: Option<f64>,
     peak_memory_bytes: i64,
 }
 
 impl From<ExecResult> for EndAnswer {
     fn from(result: ExecResult) -> Self {
         let reason = ExitReason::try_from(result.reason).unwrap_or_default();
-        let user = duration_seconds(result.user_duration);
-        let system = duration_seconds(result.system_duration);
         Self {
             exit_code: result.exit_code,
-            signal: result.signal,
-            success: result.success,
             reason: value_name(reason.as_str_name(), "EXIT_REASON_"),
             problem: result
                 .spawn_failure
                 .map(|failure| failure.message)
                 .unwrap_or_default(),
             wall_seconds: duration_seconds(result.wall_duration),
-            cpu_seconds: user.zip(system).map(|(user, system)| user + system),
             peak_memory_bytes: result.peak_memory_bytes,
         }
     }
@@ -134,11 +120,9 @@ pub(crate) struct ExecAnswer {
     pid: i32,
     argv: Vec<String>,
     shell: String,
-    skill: String,
     cwd: String,
     env: BTreeMap<String, String>,
     has_terminal: bool,
-    started: Option<f64>,
     end: Option<EndAnswer>,
 }
 
@@ -153,24 +137,21 @@ impl From<Exec> for ExecAnswer {
             pid: exec.pid,
             argv: spec.argv,
             shell: spec.shell,
-            skill: short_id(&spec.skill),
             cwd: spec.cwd,
             env: spec.env,
             has_terminal: spec.terminal.is_some(),
-            started: seconds(exec.start_time),
             end: exec.result.map(EndAnswer::from),
         }
     }
 }
 
 /// File that was collected.
-#[derive(IntoPyObject, Clone, Debug)]
+#[derive(IntoPyObject, IntoPyObjectRef, Clone, Debug)]
 pub(crate) struct OutputAnswer {
     path: String,
     size: i64,
     mode: u32,
     mime_type: String,
-    is_text: bool,
     link_target: String,
     pub(crate) data: Vec<u8>,
     pub(crate) sha256: String,
@@ -185,7 +166,6 @@ impl From<CollectedFile> for OutputAnswer {
             size: file.size_bytes,
             mode: file.mode,
             mime_type: file.mime_type,
-            is_text: file.is_text,
             link_target: file.link_target,
             data: Vec::new(),
             sha256: String::new(),
@@ -196,12 +176,11 @@ impl From<CollectedFile> for OutputAnswer {
 }
 
 /// Summary of a collection.
-#[derive(IntoPyObject, Clone, Debug, Default)]
+#[derive(IntoPyObject, IntoPyObjectRef, Clone, Debug, Default)]
 pub(crate) struct SummaryAnswer {
     skipped: Vec<(String, String)>,
     artifacts: Vec<String>,
     unmatched: Vec<String>,
-    limits_hit: bool,
 }
 
 impl From<CollectSummary> for SummaryAnswer {
@@ -214,34 +193,28 @@ impl From<CollectSummary> for SummaryAnswer {
             skipped: skipped.collect(),
             artifacts: summary.artifacts,
             unmatched: summary.unmatched_globs,
-            limits_hit: summary.limits_hit,
         }
     }
 }
 
 /// Warning or problem.
-#[derive(IntoPyObject, Clone, Debug)]
+#[derive(IntoPyObject, IntoPyObjectRef, Clone, Debug)]
 pub(crate) struct ProblemAnswer {
-    code: String,
-    subject: String,
     message: String,
 }
 
 impl From<Problem> for ProblemAnswer {
     fn from(problem: Problem) -> Self {
         Self {
-            code: problem.code,
-            subject: problem.subject,
             message: problem.message,
         }
     }
 }
 
 /// Skill that was staged.
-#[derive(IntoPyObject, Clone, Debug)]
+#[derive(IntoPyObject, IntoPyObjectRef, Clone, Debug)]
 pub(crate) struct StagedSkillAnswer {
     name: String,
-    digest: String,
     path: String,
     problems: Vec<ProblemAnswer>,
 }
@@ -250,7 +223,6 @@ impl From<StagedSkill> for StagedSkillAnswer {
     fn from(skill: StagedSkill) -> Self {
         Self {
             name: short_id(&skill.name),
-            digest: skill.digest,
             path: skill.path,
             problems: skill
                 .problems
@@ -262,21 +234,15 @@ impl From<StagedSkill> for StagedSkillAnswer {
 }
 
 /// Input that was staged.
-#[derive(IntoPyObject, Clone, Debug)]
+#[derive(IntoPyObject, IntoPyObjectRef, Clone, Debug)]
 pub(crate) struct StagedInputAnswer {
     path: String,
-    source: String,
-    size: i64,
-    note: String,
 }
 
 impl From<StagedInput> for StagedInputAnswer {
     fn from(input: StagedInput) -> Self {
         Self {
             path: input.file.map(|file| file.path).unwrap_or_default(),
-            source: input.source,
-            size: input.size_bytes,
-            note: input.note,
         }
     }
 }

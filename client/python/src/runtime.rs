@@ -11,6 +11,8 @@ use parking_lot::Mutex;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use tokio::runtime::{Builder, Runtime};
+use tokio::sync::watch;
+use tokio::time::timeout;
 
 /// Interval at which a waiting thread looks for signals such as Ctrl-C.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
@@ -20,25 +22,27 @@ const WORKERS_MAX: usize = 4;
 const COMPLETIONS_MAX: usize = 4096;
 
 /// Function that completes a future of asyncio.
-pub(crate) type Completion = Box<dyn FnOnce(Python<'_>) + Send>;
+pub(crate) type FutureCompletion = Box<dyn FnOnce(Python<'_>) + Send>;
 
 /// Threads of this process.
-pub(crate) struct Engine {
+pub(crate) struct CallEngine {
     /// Id of the process that made the threads.
     pub(crate) pid: u32,
     /// Runtime of all calls.
     pub(crate) runtime: Runtime,
     /// Queue of the thread that completes futures; `None` ends it.
-    completions: mpsc::SyncSender<Option<Completion>>,
+    completions: mpsc::SyncSender<Option<FutureCompletion>>,
     /// Thread that completes futures.
     completer: Mutex<Option<JoinHandle<()>>>,
+    /// Ends of clean-ups that were started, `true` for those that have ended.
+    cleanups: Mutex<Vec<watch::Receiver<bool>>>,
 }
 
 /// Engine of the process. It is locked only by threads that are attached to the interpreter, and never while they
 /// detach: so no other thread holds the lock at a fork, which needs the interpreter too.
-static ENGINE: Mutex<Option<&'static Engine>> = Mutex::new(None);
+static ENGINE: Mutex<Option<&'static CallEngine>> = Mutex::new(None);
 
-impl Engine {
+impl CallEngine {
     /// Returns the engine of this process, which is made if it does not exist. That of a parent process is leaked:
     /// dropping it would wait for threads that do not exist here.
     pub(crate) fn of_process(py: Python<'_>) -> PyResult<&'static Self> {
@@ -76,11 +80,12 @@ impl Engine {
             runtime,
             completions,
             completer: Mutex::new(Some(completer)),
+            cleanups: Mutex::default(),
         })
     }
 
     /// Returns a function that hands a completion to the interpreter. After the end of the interpreter it does nothing.
-    pub(crate) fn completions(&self) -> impl Fn(Completion) + Send + 'static {
+    pub(crate) fn completions(&self) -> impl Fn(FutureCompletion) + Send + 'static {
         let completions = self.completions.clone();
         move |completion| {
             // The queue is full only while the interpreter is busy.
@@ -88,34 +93,68 @@ impl Engine {
         }
     }
 
-    /// Waits for a future without holding the interpreter, and ends it if a signal handler raises an exception.
+    /// Waits for a future without holding the interpreter, and ends it if a signal handler raises an exception. Signal
+    /// handlers run outside of the runtime, so that they can make calls too.
     pub(crate) fn wait<T: Send>(
         &self,
         py: Python<'_>,
         future: impl Future<Output = T> + Send,
     ) -> PyResult<T> {
         let is_main = rustix::thread::gettid() == rustix::process::getpid();
-        py.detach(|| {
-            self.runtime.block_on(async {
-                let mut future = pin!(future);
-                loop {
-                    tokio::select! {
-                        biased;
-                        output = &mut future => return Ok(output),
-                        // Only the main thread handles signals.
-                        () = tokio::time::sleep(SIGNAL_INTERVAL), if is_main => {
-                            Python::attach(|py| py.check_signals())?;
-                        }
+        let mut future = pin!(future);
+        loop {
+            let waited = py.detach(|| {
+                self.runtime.block_on(async {
+                    // Only the main thread handles signals.
+                    match is_main {
+                        true => timeout(SIGNAL_INTERVAL, &mut future).await.ok(),
+                        false => Some((&mut future).await),
                     }
-                }
-            })
-        })
+                })
+            });
+            match waited {
+                Some(output) => return Ok(output),
+                None => py.check_signals()?,
+            }
+        }
+    }
+
+    /// Starts clean-up work that goes on when its caller stops waiting. The interpreter waits for it before it ends.
+    pub(crate) fn spawn_cleanup(
+        &self,
+        work: impl Future<Output = ()> + Send + 'static,
+    ) -> watch::Receiver<bool> {
+        let (ended, end) = watch::channel(false);
+        self.runtime.spawn(async move {
+            work.await;
+            ended.send_replace(true);
+        });
+        let mut cleanups = self.cleanups.lock();
+        cleanups.retain(|cleanup| !*cleanup.borrow());
+        cleanups.push(end.clone());
+        end
+    }
+
+    /// Fails once the interpreter ends: nothing completes a future then.
+    pub(crate) fn check_completer(&self) -> PyResult<()> {
+        match self.completer.lock().is_some() {
+            true => Ok(()),
+            false => Err(PyRuntimeError::new_err(
+                "the interpreter is ending: skilld makes no asynchronous call any more",
+            )),
+        }
     }
 }
 
-/// Completes futures until the interpreter ends. It takes all that wait at once, so that the event loop's thread gives up
-/// the interpreter once for them. The runtime's threads never wait for the interpreter.
-fn run_completions(queue: &mpsc::Receiver<Option<Completion>>) {
+/// Waits until a clean-up has ended.
+pub(crate) async fn cleanup_end(mut end: watch::Receiver<bool>) {
+    // A clean-up that panicked has ended too.
+    let _panicked = end.wait_for(|ended| *ended).await;
+}
+
+/// Completes futures until the interpreter ends. It takes all that wait at once, so that the event loop's thread gives
+/// up the interpreter once for them. The runtime's threads never wait for the interpreter.
+fn run_completions(queue: &mpsc::Receiver<Option<FutureCompletion>>) {
     while let Ok(Some(first)) = queue.recv() {
         let goes_on = Python::try_attach(|py| {
             first(py);
@@ -133,13 +172,22 @@ fn run_completions(queue: &mpsc::Receiver<Option<Completion>>) {
     }
 }
 
-/// Ends the thread that completes futures: a thread that is attached while the interpreter ends would crash it.
+/// Waits for clean-ups and ends the thread that completes futures: a thread that is attached while the interpreter ends
+/// would crash it.
 #[pyfunction]
 fn stop_completions(py: Python<'_>) {
     let engine = *ENGINE.lock();
     let Some(engine) = engine.filter(|engine| engine.pid == std::process::id()) else {
         return;
     };
+    let cleanups = std::mem::take(&mut *engine.cleanups.lock());
+    let all_ended = async {
+        for cleanup in cleanups {
+            cleanup_end(cleanup).await;
+        }
+    };
+    // Ctrl-C ends this wait, and so the clean-ups.
+    let _interrupted = engine.wait(py, all_ended);
     let completer = engine.completer.lock().take();
     py.detach(|| {
         let _ended = engine.completions.send(None);

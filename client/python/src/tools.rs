@@ -4,16 +4,17 @@ use std::future::Future;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
+use pyo3::types::{PyByteArray, PyBytes, PyMapping, PySequence, PyString};
 use pythonize::{depythonize, pythonize};
 use serde_json::Value;
 use skilld_tools::host_tools::HostTools;
 use skilld_tools::prompt::Provider;
 use skilld_tools::state::SessionState;
 use skilld_tools::{Session, SkillSession, Skills, ToolCall, ToolOptions};
-use tokio::sync::OnceCell;
+use tokio::sync::{Mutex, OnceCell};
 
-use crate::arguments::Text;
-use crate::call::Answer;
+use crate::arguments::ValidText;
+use crate::call::PythonAnswer;
 use crate::client::Client;
 use crate::connection::Connection;
 use crate::errors::{CallError, invalid_argument};
@@ -31,8 +32,33 @@ impl<'py> IntoPyObject<'py> for JsonValue {
     }
 }
 
+/// Maximum depth of a value from Python. Deeper ones, and those that contain themselves, would overflow the stack.
+const DEPTH_MAX: usize = 128;
+
+/// Returns `true` if a value has at most `depth` levels of dictionaries, lists and their like.
+fn is_shallow(object: &Bound<'_, PyAny>, depth: usize) -> PyResult<bool> {
+    let is_text = object.is_instance_of::<PyString>()
+        || object.is_instance_of::<PyBytes>()
+        || object.is_instance_of::<PyByteArray>();
+    let items = match (object.cast::<PyMapping>(), object.cast::<PySequence>()) {
+        (Ok(mapping), _) => mapping.values()?.into_any(),
+        (Err(_), Ok(items)) if !is_text => items.clone().into_any(),
+        (Err(_), Ok(_) | Err(_)) => return Ok(true),
+    };
+    for item in items.try_iter()? {
+        if depth == 0 || !is_shallow(&item?, depth - 1)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 /// Reads a JSON value from dictionaries, lists and their like.
 fn read_json(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Value> {
+    if !is_shallow(object, DEPTH_MAX)? {
+        let message = format!("{name} contains itself, or has more than {DEPTH_MAX} levels");
+        return Err(invalid_argument(object.py(), &message));
+    }
     depythonize(object).map_err(|error| {
         let message = format!("{name} has something that JSON has not: {error}");
         invalid_argument(object.py(), &message)
@@ -108,11 +134,11 @@ impl Toolset {
     /// Starts or continues a conversation, in an existing workspace unless that is empty.
     fn session(
         &self,
-        app: Text,
-        user: Text,
-        session: Text,
-        agent: Text,
-        workspace: Text,
+        app: ValidText,
+        user: ValidText,
+        session: ValidText,
+        agent: ValidText,
+        workspace: ValidText,
     ) -> ToolSession {
         let shared = SharedSession {
             tools: Arc::clone(&self.shared),
@@ -123,7 +149,7 @@ impl Toolset {
                 agent: agent.0,
                 workspace: workspace.0,
             },
-            session: OnceCell::new(),
+            opened: Mutex::default(),
         };
         ToolSession {
             connection: self.connection.clone(),
@@ -142,27 +168,58 @@ pub(crate) struct ToolSession {
 struct SharedSession {
     tools: Arc<SharedTools>,
     name: Session,
-    session: OnceCell<SkillSession>,
+    opened: Mutex<OpenedSession>,
+}
+
+/// Session with the tools that it was opened with.
+#[derive(Default)]
+struct OpenedSession {
+    /// `true` if the host prepares requests, `false` if it takes the tools alone; `None` until a call shows it.
+    prepares: Option<bool>,
+    session: Option<(bool, Arc<SkillSession>)>,
 }
 
 impl SharedSession {
-    /// Returns the session. The first call decides whether it prepares requests.
+    /// Returns the session. `prepares` is `None` for calls of both kinds of hosts; the first other one decides.
     async fn open(
         &self,
         client: skilld_client::Client,
-        prepares: bool,
-    ) -> Result<&SkillSession, CallError> {
-        let open = || async {
-            let skills = self.tools.skills(client, prepares).await?;
-            Ok(skills.session_of(self.name.clone()))
+        prepares: Option<bool>,
+    ) -> Result<Arc<SkillSession>, CallError> {
+        let opened = &mut *self.opened.lock().await;
+        opened.prepares = opened.prepares.or(prepares);
+        let prepares = opened.prepares.unwrap_or(true);
+        let earlier = match &opened.session {
+            Some((kind, session)) if *kind == prepares => return Ok(Arc::clone(session)),
+            Some((_, session)) => Some(session.state().await),
+            None => None,
         };
-        self.session.get_or_try_init(open).await
+        let skills = self.tools.skills(client, prepares).await?;
+        let session = Arc::new(skills.session_of(self.name.clone()));
+        if let Some(state) = earlier {
+            session.restore(state).await;
+        }
+        opened.session = Some((prepares, Arc::clone(&session)));
+        Ok(session)
+    }
+
+    /// Ends the session with all tools that were opened: a session of the same name has the same workspace.
+    async fn end(&self, client: skilld_client::Client) -> Result<(), CallError> {
+        let opened = [self.tools.prompted.get(), self.tools.inlined.get()];
+        let mut opened: Vec<&Skills> = opened.into_iter().flatten().collect();
+        if opened.is_empty() {
+            opened.push(self.tools.skills(client, true).await?);
+        }
+        for skills in opened {
+            skills.session_of(self.name.clone()).end().await?;
+        }
+        Ok(())
     }
 }
 
 impl ToolSession {
     /// Makes a call on the session, in the way that the caller wants.
-    fn call_session<T: Answer, F>(
+    fn call_session<T: PythonAnswer, F>(
         &self,
         py: Python<'_>,
         blocking: bool,
@@ -188,7 +245,11 @@ impl ToolSession {
     /// Returns the definitions of the tools to offer now.
     fn tools(&self, py: Python<'_>, blocking: bool) -> PyResult<Py<PyAny>> {
         self.call_session(py, blocking, |shared, client| async move {
-            let tools = shared.open(client, false).await?.definitions().await?;
+            let tools = shared
+                .open(client, Some(false))
+                .await?
+                .definitions()
+                .await?;
             Ok(JsonValue(serde_json::to_value(tools).unwrap_or_default()))
         })
     }
@@ -198,9 +259,9 @@ impl ToolSession {
         &self,
         py: Python<'_>,
         blocking: bool,
-        name: Text,
+        name: ValidText,
         arguments: &Bound<'_, PyAny>,
-        id: Text,
+        id: ValidText,
     ) -> PyResult<Py<PyAny>> {
         let call = ToolCall {
             id: id.0,
@@ -208,7 +269,7 @@ impl ToolSession {
             arguments: read_json(arguments, "arguments")?,
         };
         self.call_session(py, blocking, |shared, client| async move {
-            Ok(shared.open(client, false).await?.call(call).await)
+            Ok(shared.open(client, Some(false)).await?.call(call).await)
         })
     }
 
@@ -223,7 +284,7 @@ impl ToolSession {
         let (provider, mut body) = (read_provider(py, provider)?, read_json(body, "body")?);
         self.call_session(py, blocking, move |shared, client| async move {
             shared
-                .open(client, true)
+                .open(client, Some(true))
                 .await?
                 .prepare(provider, &mut body)
                 .await?;
@@ -242,7 +303,7 @@ impl ToolSession {
         let (provider, reply) = (read_provider(py, provider)?, read_json(reply, "reply")?);
         self.call_session(py, blocking, move |shared, client| async move {
             let results = shared
-                .open(client, true)
+                .open(client, Some(true))
                 .await?
                 .answer(provider, &reply)
                 .await?;
@@ -259,14 +320,14 @@ impl ToolSession {
     ) -> PyResult<Py<PyAny>> {
         let skills = read_json(skills, "skills")?;
         self.call_session(py, blocking, move |shared, client| async move {
-            Ok(shared.open(client, true).await?.preload(&skills).await?)
+            Ok(shared.open(client, None).await?.preload(&skills).await?)
         })
     }
 
     /// Returns the state, for a host that stores it.
     fn state(&self, py: Python<'_>, blocking: bool) -> PyResult<Py<PyAny>> {
         self.call_session(py, blocking, |shared, client| async move {
-            let state = shared.open(client, true).await?.state().await;
+            let state = shared.open(client, None).await?.state().await;
             Ok(JsonValue(serde_json::to_value(state).unwrap_or_default()))
         })
     }
@@ -281,7 +342,7 @@ impl ToolSession {
         let state = serde_json::from_value::<SessionState>(read_json(state, "state")?);
         let state = state.map_err(|error| invalid_argument(py, &format!("state: {error}")))?;
         self.call_session(py, blocking, |shared, client| async move {
-            shared.open(client, true).await?.restore(state).await;
+            shared.open(client, None).await?.restore(state).await;
             Ok(())
         })
     }
@@ -289,9 +350,7 @@ impl ToolSession {
     /// Ends the conversation: deletes its workspace and closes its connections.
     fn end(&self, py: Python<'_>, blocking: bool) -> PyResult<Py<PyAny>> {
         self.call_session(py, blocking, |shared, client| async move {
-            let skills = shared.tools.skills(client, true).await?;
-            // A session of the same name has the same workspace.
-            Ok(skills.session_of(shared.name.clone()).end().await?)
+            shared.end(client).await
         })
     }
 }

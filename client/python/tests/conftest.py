@@ -2,6 +2,7 @@
 
 import os
 import time
+import uuid
 from pathlib import Path
 from typing import Callable
 
@@ -20,6 +21,13 @@ def pytest_configure() -> None:
 def box():
     with skilld.Sandbox.create(metadata={"suite": "python"}) as box:
         yield box
+
+
+@pytest.fixture
+def session():
+    """A session whose results contain the text of skills."""
+    with skilld.Skills(inline_skills=True).session(uuid.uuid4().hex) as session:
+        yield session
 
 
 @pytest.fixture

@@ -125,3 +125,52 @@ def test_catalogue_is_listed_and_published_to(tmp_path):
     published = skills.publish(folder)
     assert (published.name, published.usable) == ("python-greeting", True)
     assert "Say hello." in skills.get("python-greeting").body
+
+
+def test_state_may_be_read_before_tools_are_called():
+    with skilld.Skills().session("state-first") as session:
+        session.preload(["text-stats"])
+        before = session.state
+        assert before != {}
+        # Without a prompt, the result has the skill's text.
+        assert "python_math.py" in session.call("skill_load", {"skill": "python-math"})
+        assert set(before) <= set(session.state)
+
+
+def nest(depth):
+    value = {}
+    for _ in range(depth):
+        value = {"a": [value]}
+    return value
+
+
+def test_values_that_contain_themselves_are_refused():
+    circle = {}
+    circle["self"] = [circle]
+    session = skilld.Skills().session("circle")
+    for value in (circle, nest(100_000)):
+        for call in (
+            lambda: session.call("skill_load", value),
+            lambda: session.prepare({"messages": [value]}),
+            lambda: session.answer(value),
+            lambda: skilld.Skills(env=value),
+            lambda: setattr(session, "state", value),
+        ):
+            with pytest.raises(skilld.InvalidArgumentException, match="contains itself"):
+                call()
+    assert session.prepare({"messages": [], "metadata": nest(50)})["metadata"] == nest(50)
+
+
+def test_catalogue_for_asyncio_is_awaited():
+    async def main():
+        skills = skilld.AsyncSkills()
+        names = [skill.name for skill in await skills.list()]
+        return names, (await skills.get("csv-report")).name
+
+    names, name = asyncio.run(main())
+    assert name in names
+
+
+def test_session_for_asyncio_refuses_a_plain_block():
+    with pytest.raises(TypeError, match="async with"), skilld.AsyncSkills().session("wrong"):
+        pass

@@ -111,3 +111,71 @@ def test_interpreter_ends_in_good_order():
     for _ in range(5):
         ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=300)
         assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_cancelling_twice_still_kills_the_command():
+    async def main():
+        async with await skilld.AsyncSandbox.create() as box:
+            for handler in (None, lambda text: None):
+                task = asyncio.ensure_future(box.run("touch begun; sleep 1000", on_stdout=handler))
+                while not task.done() and not await box.files.exists("begun"):
+                    await asyncio.sleep(0.05)
+                for _ in range(3):
+                    task.cancel()
+                    await asyncio.sleep(0)
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                while await box.commands.list():
+                    await asyncio.sleep(0.05)
+                await box.files.remove("begun")
+
+    run(main())
+
+
+def test_run_that_is_cancelled_while_it_starts_leaves_nothing():
+    async def main():
+        async with await skilld.AsyncSandbox.create() as box:
+            for number in range(20):
+                task = asyncio.ensure_future(box.run("sleep 1000"))
+                await asyncio.sleep(number / 2000)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            assert await box.commands.list() == []
+
+    run(main())
+
+
+def test_cancelled_read_loses_no_output():
+    async def main():
+        async with await skilld.AsyncSandbox.create() as box:
+            handle = await box.commands.run("for i in $(seq 3000); do echo $i; done", background=True)
+            while handle.exit_code is None:
+                try:
+                    await asyncio.wait_for(handle.__anext__(), 0.0003)
+                except asyncio.TimeoutError:
+                    pass
+                except StopAsyncIteration:
+                    break
+            assert handle.stdout == "".join(f"{number}\n" for number in range(1, 3001))
+
+    run(main())
+
+
+LATE_CALL = """
+import asyncio, atexit, skilld
+
+@atexit.register
+def late():
+    try:
+        asyncio.run(skilld.arun("true"))
+    except RuntimeError as error:
+        print(error)
+
+asyncio.run(skilld.arun("true"))
+"""
+
+
+def test_call_at_the_end_of_the_interpreter_is_refused():
+    ended = subprocess.run([sys.executable, "-c", LATE_CALL], capture_output=True, text=True, timeout=300)
+    assert "the interpreter is ending" in ended.stdout, ended.stderr

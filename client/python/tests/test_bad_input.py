@@ -1,4 +1,4 @@
-"""What callers do wrong, and what the package says."""
+"""Errors of callers and their messages."""
 
 import pickle
 

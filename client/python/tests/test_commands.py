@@ -90,3 +90,45 @@ def test_terminal_has_a_size_and_takes_keys(box):
     screen = b"".join(data for _, _, data in terminal)
     assert b"33 90" in screen
     assert terminal.exit_code == 0
+
+
+def test_disconnected_handle_has_no_result(box):
+    handle = box.commands.run("sleep 1000", background=True)
+    handle.disconnect()
+    assert handle.exit_code is None
+    assert list(handle) == []
+    with pytest.raises(skilld.SkilldError, match="commands.connect"):
+        handle.wait()
+    assert handle.kill() is True
+
+
+def test_handlers_in_the_background_are_called_by_wait(box):
+    seen = []
+    handle = box.commands.run("echo out; echo err >&2", background=True, on_stdout=seen.append, on_stderr=seen.append)
+    assert handle.wait().exit_code == 0
+    assert sorted(seen) == ["err\n", "out\n"]
+
+
+@pytest.mark.filterwarnings("ignore:.*never awaited")
+def test_coroutine_handlers_of_blocking_calls_are_refused(box):
+    async def handler(text):
+        pass
+
+    with pytest.raises(TypeError, match="coroutine functions"):
+        box.commands.run("echo out", on_stdout=handler)
+
+
+def test_error_of_a_handler_ends_the_command(box):
+    def handler(text):
+        raise skilld.SkilldError("mine")
+
+    with pytest.raises(skilld.SkilldError, match="mine"):
+        box.run("echo out; sleep 1000", on_stdout=handler)
+    assert box.commands.list() == []
+
+
+def test_pid_of_an_ended_command_is_not_killed(box):
+    handle = box.commands.run("true", background=True)
+    handle.wait()
+    assert box.commands.kill(handle.pid) is False
+    assert box.commands.connect(handle.pid).wait().exit_code == 0

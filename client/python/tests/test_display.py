@@ -1,11 +1,17 @@
-"""How results show themselves."""
+"""Representations of results in consoles, terminals and notebooks."""
 
 import base64
+import contextlib
 import os
 import pty
+import socket
+import subprocess
 import sys
+import threading
+import time
 
 import skilld
+from skilld.results import RunResult
 
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -56,32 +62,65 @@ def test_nothing_is_printed_without_a_terminal(box, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_terminal_shows_the_progress_of_a_long_transfer():
+def relay(listener, target):
+    """Passes the bytes of one connection on, slowly towards the daemon."""
+    client, _ = listener.accept()
+    server = socket.socket(socket.AF_UNIX)
+    server.connect(target)
+
+    def copy(source, sink, wait):
+        with contextlib.suppress(OSError):
+            while data := source.recv(256 << 10):
+                time.sleep(wait)
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+    threading.Thread(target=copy, args=(server, client, 0), daemon=True).start()
+    threading.Thread(target=copy, args=(client, server, 0.05), daemon=True).start()
+
+
+def test_terminal_shows_the_progress_of_a_long_transfer(tmp_path):
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(tmp_path / "slow"))
+    listener.listen()
+    target = os.environ["SKILLD_ENDPOINT"].partition(":")[2]
+    threading.Thread(target=relay, args=(listener, target), daemon=True).start()
     program = (
-        "import os, time, skilld\n"
-        "class Slow:\n"
-        "    def read(self):\n"
-        "        return b'x' * (40 << 20)\n"
-        "with skilld.Sandbox.create() as box:\n"
-        "    for _ in range(4):\n"
-        "        box.files.write('large.bin', Slow())\n"
+        "import skilld\n"
+        f"with skilld.Sandbox.create(endpoint='unix:{tmp_path}/slow') as box:\n"
+        "    box.files.write('large.bin', b'x' * (16 << 20))\n"
     )
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.execv(sys.executable, [sys.executable, "-c", program])
+    child, terminal = pty.openpty()
+    ended = subprocess.Popen([sys.executable, "-c", program], stderr=terminal)
+    os.close(terminal)
     screen = b""
     while True:
         try:
-            data = os.read(terminal, 65536)
+            data = os.read(child, 65536)
         except OSError:
             break
-        if not data:
-            break
         screen += data
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, screen
-    assert b"Traceback" not in screen
-    # A fast machine sends it before a bar would appear.
-    assert screen == b"" or b"MiB/s" in screen
+    assert ended.wait() == 0, screen
+    assert b"large.bin" in screen and b" % " in screen and b"MiB/s" in screen
+    assert screen.endswith(b"\r\x1b[K")
+
+
+def test_html_of_many_and_large_files_is_bounded():
+    def file(path, data, mime_type):
+        return {"path": path, "data": data, "size": len(data), "mime_type": mime_type, "sha256": "", "mode": 0o644,
+                "truncated": False, "link_target": "", "artifact": ""}  # fmt: skip
+
+    images = [file(f"{number}.png", b"x" * (3 << 20), "image/png") for number in range(4)]
+    table = file("wide.csv", b"a," * 200_000 + b"\n" + b"1," * 1000, "text/csv")
+    rows = file("long.csv", b"a,b\n" + b"1,2\n" * 1_000_000, "text/csv")
+    texts = [file(f"{number}.txt", b"x", "text/plain") for number in range(1000)]
+    answer = {"end": {"exit_code": 0}, "stdout": b"", "stderr": b"", "lost": 0, "exec": "a/b", "warnings": [],
+              "files": [*images, table, rows, *texts], "summary": None, "skills": [], "inputs": []}  # fmt: skip
+    html = RunResult(answer)._repr_html_()
+    assert html.count("<img") == 1
+    assert html.count("<td>") < 200 and "more rows" in html
+    assert "956 more files" in html
+    assert len(html) < 5 << 20
 
 
 def test_exports_exist():

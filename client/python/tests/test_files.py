@@ -92,3 +92,35 @@ def test_artifacts_have_versions(box):
     assert [info.name for info in artifacts.list()] == ["notes.txt"]
     artifacts.delete("notes.txt")
     assert artifacts.list() == []
+
+
+def test_paths_are_normalised(box):
+    box.files.write("norm/./a/../b.txt", "1")
+    assert box.files.get_info("/workspace//norm/x/../b.txt").path == "/workspace/norm/b.txt"
+    assert [entry.name for entry in box.files.list("norm/")] == ["b.txt"]
+
+
+@pytest.mark.parametrize("path", ["", ".", "/workspace", "/workspace/", "x/.."])
+def test_the_workspace_itself_is_not_removed(box, path):
+    box.files.write("stays.txt", "1")
+    with pytest.raises(skilld.InvalidArgumentException, match="kill"):
+        box.files.remove(path)
+    assert box.files.exists("stays.txt")
+
+
+def test_stream_is_closed_by_its_block(box):
+    box.files.write("stream.bin", b"x" * (4 << 20))
+    with box.files.read("stream.bin", format="stream") as stream:
+        assert next(stream)
+    assert list(stream) == []
+
+
+def test_times_out_of_range_are_none(box):
+    box.run(["touch", "-d", "@300000000000", "late.txt"]).check()
+    assert box.files.get_info("late.txt").modified_time is None
+
+
+def test_download_lists_globs_that_matched_nothing(box, tmp_path):
+    box.files.write("out/a.txt", "1")
+    paths = box.outputs.download(tmp_path, ["out/a.txt", "out/none"])
+    assert (len(paths), paths.skipped, paths.unmatched) == (1, [], ["out/none"])

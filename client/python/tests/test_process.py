@@ -41,6 +41,30 @@ def test_fork_uses_connections_of_its_own(box):
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_handles_and_streams_are_refused_after_a_fork(box):
+    handle = box.commands.run("cat", background=True, stdin=True)
+    box.files.write("forked.bin", b"x" * (1 << 20))
+    stream = box.files.read("forked.bin", format="stream")
+    calls = [handle.wait, handle.kill, lambda: next(handle), lambda: next(stream)]
+    for call in calls:
+        assert in_child(lambda: str(call())) == "SkilldError USE_AFTER_FORK"
+    handle.close_stdin()
+    assert handle.wait().exit_code == 0
+    assert b"".join(stream) == b"x" * (1 << 20)
+
+
+def test_signal_handlers_may_make_calls(box):
+    seen = []
+    before = signal.signal(signal.SIGALRM, lambda *_: seen.append(box.run("echo from the handler").stdout))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        assert box.run("sleep 1; echo ended").stdout == "ended\n"
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert seen == ["from the handler\n"]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_fork_while_other_threads_run(box):
     stop = threading.Event()
 
@@ -109,6 +133,18 @@ def test_interrupted_run_without_a_sandbox_leaves_nothing():
         child.send_signal(signal.SIGINT)
         assert "KeyboardInterrupt" in child.communicate()[1]
     wait_until_gone(run_id)
+
+
+def test_ctrl_c_twice_still_kills_the_command():
+    with skilld.Sandbox.create() as box:
+        program = [sys.executable, "-c", PROGRAM, box.sandbox_id, "kill"]
+        with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+            assert child.stdout.readline() == "ready\n"
+            wait_until(lambda: box.files.exists("begun-kill"), "the command begins")
+            child.send_signal(signal.SIGINT)
+            child.send_signal(signal.SIGINT)
+            child.communicate()
+        wait_until(lambda: box.commands.list() == [], "the command ends")
 
 
 def test_process_ends_while_calls_are_open(box):

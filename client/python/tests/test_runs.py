@@ -41,11 +41,11 @@ def test_inputs_come_from_bytes_text_files_and_folders(tmp_path):
         "a.bin": b"\x00\xff",
         "b.txt": io.StringIO("text"),
         "c/d.txt": tmp_path / "folder/inner/leaf.txt",
-        "tree": str(tmp_path / "folder"),
+        "tree": tmp_path / "folder",
     }
     run = skilld.run("od -An -tx1 a.bin; cat b.txt c/d.txt tree/inner/leaf.txt", inputs=inputs)
     assert run.stdout == " 00 ff\ntextleafleaf"
-    assert sorted(run.inputs) == ["a.bin", "b.txt", "c/d.txt", "tree/inner/leaf.txt"]
+    assert sorted(run.inputs) == ["a.bin", "b.txt", "c/d.txt", "tree"]
 
 
 def test_large_inputs_are_sent_before_the_run(tmp_path):
@@ -134,3 +134,58 @@ def test_outputs_are_saved_as_artifacts_and_become_inputs(box):
 def test_missing_outputs_are_listed(box):
     run = box.run("true", outputs=["out/none-*.txt"])
     assert (dict(run.files), run.files.unmatched) == ({}, ["out/none-*.txt"])
+
+
+def test_artifacts_become_inputs_of_a_run():
+    artifacts = skilld.Artifacts(session="scope")
+    reference = artifacts.save("in.txt", b"kept").reference
+    assert skilld.run("cat in.txt", inputs={"in.txt": reference}, scope=artifacts).stdout == "kept"
+    artifacts.delete("in.txt")
+
+
+@pytest.mark.parametrize("size", [10, 2 << 20])
+def test_folders_keep_modes_and_links_and_read_nothing_outside(tmp_path, size):
+    folder = tmp_path / "folder"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "deep/x.sh").write_text("#!/bin/sh\necho ran")
+    (folder / "deep/x.sh").chmod(0o755)
+    (folder / "data.bin").write_bytes(b"x" * size)
+    (folder / "same.bin").hardlink_to(folder / "data.bin")
+    (tmp_path / "secret").write_text("secret")
+    (folder / "link").symlink_to(tmp_path / "secret")
+    (folder / "more").symlink_to(tmp_path)
+    run = skilld.run("f/deep/x.sh; wc -c < f/same.bin; readlink f/link; cat f/link f/more/secret", inputs={"f": folder})
+    assert run.stdout == f"ran\n{size}\n{tmp_path}/secret\n"
+    assert run.exit_code == 1
+
+
+def test_many_files_of_a_folder_are_one_input(box, tmp_path):
+    for number in range(400):
+        (tmp_path / str(number)).write_text("1")
+    assert box.run("ls many | wc -l", inputs={"many": tmp_path}).stdout == "400\n"
+
+
+def test_a_str_among_named_inputs_is_refused(box):
+    for text in ("/etc/passwd", "text", ""):
+        with pytest.raises(skilld.InvalidArgumentException, match="Path"):
+            box.run("true", inputs={"a": text})
+
+
+def test_inputs_begin_where_the_command_starts(box):
+    run = box.run("cat a.txt inputs/b.txt", inputs={"a.txt": b"1", "inputs/b.txt": b"2"}, cwd="deep/er")
+    assert run.stdout == "12"
+    run = box.run("mkdir -p inputs; echo 3 > inputs/c.txt", outputs=["inputs/c.txt", "deep/er/a.txt"])
+    assert sorted(run.files) == ["deep/er/a.txt", "inputs/c.txt"]
+
+
+def test_output_without_end_is_cut_off():
+    run = skilld.run("yes")
+    assert run.reason == "OUTPUT_LIMIT"
+    assert "more than permitted" in run.error
+    assert len(run.stdout_bytes) <= 64 << 20
+
+
+def test_stdin_takes_room_from_inputs():
+    inputs = {str(number): b"x" * (1 << 20) for number in range(3)}
+    run = skilld.run("cat 0 1 2 - | wc -c", inputs=inputs, stdin=b"y" * (1 << 20))
+    assert run.stdout == f"{4 << 20}\n"

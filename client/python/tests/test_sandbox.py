@@ -65,3 +65,23 @@ def test_unknown_pool_is_not_found():
     with pytest.raises(skilld.NotFoundException) as caught:
         skilld.Sandbox.create("no-such-pool")
     assert caught.value.reason == "POOL_NOT_FOUND"
+
+
+def test_failed_creation_with_an_id_spares_its_sandbox(box):
+    for arguments in ({"template": "no-such-pool"}, {"timeout": -1}, {"limits": {"memory_bytes": 1 << 50}}):
+        with pytest.raises(skilld.SkilldError):
+            skilld.Sandbox.create(sandbox_id=box.sandbox_id, **arguments)
+        assert box.is_running()
+
+
+def test_sandboxes_are_described_and_renewed_by_their_ids(box):
+    skilld.Sandbox.set_timeout(box.sandbox_id, 400)
+    before = skilld.Sandbox.get_info(box.sandbox_id).end_at
+    skilld.Sandbox.set_timeout(box.sandbox_id, 900)
+    assert skilld.Sandbox.get_info(box.sandbox_id).end_at > before
+
+
+def test_timeouts_beyond_a_day_are_accepted():
+    with skilld.Sandbox.create(timeout=3 * 86400) as box:
+        left = box.get_info().end_at - box.get_info().started_at
+        assert left.days >= 0

@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 import codecs
-from typing import Any, AsyncIterator, Awaitable, Callable, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import (
+    Any,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    List,
+    Literal,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+    overload,
+)
 
 from .._requests import data_of, run_arguments
 from .._skilld import Client, RunStream, new_id
@@ -14,33 +27,39 @@ OutputHandler = Callable[[str], Union[None, Awaitable[None]]]
 PtyHandler = Callable[[bytes], Union[None, Awaitable[None]]]
 Piece = Tuple[Optional[str], Optional[str], Optional[bytes]]
 
+BLOCKING = False
 KILL_GRACE = 2.0
 """Seconds between SIGTERM and SIGKILL."""
 
 
 async def emit(handler: Optional[Callable[[Any], Any]], piece: Any) -> None:
-    """Calls a handler, which may be a coroutine function."""
+    """Calls a handler, which may be a coroutine function for asyncio."""
     if handler is not None and piece:
         answer = handler(piece)
         if hasattr(answer, "__await__"):
+            if BLOCKING:
+                raise TypeError("a handler returned an awaitable: coroutine functions are for asyncio")
             await answer
-
-
-async def kill_quietly(client: Client, name: str) -> None:
-    """Kills a command that its caller gives up. The error that ended the caller counts, not one of this call."""
-    try:
-        await client.kill_exec(name, KILL_GRACE)
-    except SkilldError:
-        pass
 
 
 class AsyncCommandHandle:
     """Command that runs. Iterating yields ``(stdout, stderr, pty)`` of which one is set."""
 
-    def __init__(self, client: Client, stream: RunStream, pid: int, is_pty: bool = False) -> None:
-        self._client, self._stream, self._is_pty = client, stream, is_pty
+    def __init__(
+        self,
+        client: Client,
+        stream: RunStream,
+        pid: int,
+        is_pty: bool = False,
+        on_stdout: Optional[OutputHandler] = None,
+        on_stderr: Optional[OutputHandler] = None,
+    ) -> None:
+        self._client, self._is_pty = client, is_pty
+        self._stream: Optional[RunStream] = stream
+        self._handlers = (on_stdout, on_stderr)
         self._name = stream.name
         self._pid = pid
+        self._received = 0
         self._pieces: Tuple[List[bytes], List[bytes]] = ([], [])
         decoder = codecs.getincrementaldecoder("utf-8")
         self._decoders = (decoder("replace"), decoder("replace"))
@@ -78,15 +97,22 @@ class AsyncCommandHandle:
         return self
 
     async def __anext__(self) -> Piece:
-        while self._answer is None:
-            piece = await self._stream.next()
+        piece = await self._next_piece()
+        await emit(self._handlers[0], piece[0])
+        await emit(self._handlers[1], piece[1])
+        return piece
+
+    async def _next_piece(self) -> Piece:
+        while self._answer is None and self._stream is not None:
+            piece = await self._stream.next(self._received)
             if piece is None:
                 self._answer = await self._stream.result()
                 break
-            index = 1 if piece[0] == "stderr" else 0
-            self._pieces[index].append(piece[1])
+            self._received += 1
             if self._is_pty:
                 return None, None, piece[1]
+            index = 1 if piece[0] == "stderr" else 0
+            self._pieces[index].append(piece[1])
             text = self._decoders[index].decode(piece[1])
             if text:
                 return (None, text, None) if index else (text, None, None)
@@ -104,7 +130,8 @@ class AsyncCommandHandle:
             await emit(on_stdout, stdout)
             await emit(on_stderr, stderr)
             await emit(on_pty, pty)
-        assert self._answer is not None
+        if self._answer is None:
+            raise SkilldError("disconnected: use commands.connect(exec_id)", reason="DISCONNECTED")
         return self._answer
 
     async def wait(
@@ -135,33 +162,34 @@ class AsyncCommandHandle:
 
     async def disconnect(self) -> None:
         """Stops reading. The command goes on, and :meth:`Commands.connect` finds it."""
-        self._answer = {"end": None, "stdout": b"", "stderr": b"", "lost": 0, "exec": self._name}
-        del self._stream
+        self._stream = None
 
 
 class _AsyncExecs:
-    """What commands and terminals share."""
+    """Base class of commands and terminals."""
 
     def __init__(self, client: Client, sandbox_id: str) -> None:
         self._client, self._sandbox_id = client, sandbox_id
 
-    async def _name(self, pid: Union[int, str]) -> str:
-        """Returns the name of a command by its pid or its id."""
+    async def _name(self, pid: Union[int, str], running: bool = True) -> str:
+        """Returns the name of a command by its id, or by its pid, which an ended one may have had too."""
         if isinstance(pid, str):
             return f"{self._sandbox_id}/{pid}"
         for exec in reversed(await self._client.list_execs(self._sandbox_id)):
-            if exec["pid"] == pid:
+            if exec["pid"] == pid and (exec["state"] == "RUNNING" or not running):
                 return f"{self._sandbox_id}/{exec['id']}"
         raise NotFoundException(f"no command with pid {pid} in {self._sandbox_id}", reason="EXEC_NOT_FOUND")
 
-    async def _open(self, arguments: dict) -> AsyncCommandHandle:
-        stream = await self._client.open_run(arguments)
+    async def _open(
+        self, arguments: dict, on_stdout: Optional[OutputHandler] = None, on_stderr: Optional[OutputHandler] = None
+    ) -> AsyncCommandHandle:
+        stream = self._client.open_run(arguments)
         try:
             pid = await stream.started()
         except BaseException:
-            await kill_quietly(self._client, stream.name)
+            await stream.cancel()
             raise
-        return AsyncCommandHandle(self._client, stream, pid, arguments["terminal"] is not None)
+        return AsyncCommandHandle(self._client, stream, pid, arguments["terminal"] is not None, on_stdout, on_stderr)
 
     async def kill(self, pid: Union[int, str]) -> bool:
         """Kills a command by its pid or id. Returns ``False`` if it does not exist."""
@@ -179,15 +207,41 @@ class _AsyncExecs:
         self, pid: Union[int, str], stdout_offset: int = 0, stderr_offset: int = 0
     ) -> AsyncCommandHandle:
         """Reads the output of a command, by its pid or id, from these offsets on."""
-        name = await self._name(pid)
+        name = await self._name(pid, running=False)
         exec = await self._client.get_exec(name)
-        stream = await self._client.attach(name, stdout_offset, stderr_offset)
+        stream = self._client.attach(name, stdout_offset, stderr_offset)
         return AsyncCommandHandle(self._client, stream, exec["pid"], exec["has_terminal"])
 
 
 class AsyncCommands(_AsyncExecs):
     """Commands of a sandbox."""
 
+    @overload
+    async def run(
+        self,
+        cmd: Union[str, Sequence[str]],
+        background: Literal[False] = False,
+        envs: Optional[Mapping[str, str]] = None,
+        cwd: Optional[str] = None,
+        on_stdout: Optional[OutputHandler] = None,
+        on_stderr: Optional[OutputHandler] = None,
+        stdin: bool = False,
+        timeout: Optional[float] = 60,
+        on_cancel: str = "kill",
+    ) -> CommandResult: ...
+    @overload
+    async def run(
+        self,
+        cmd: Union[str, Sequence[str]],
+        background: Literal[True],
+        envs: Optional[Mapping[str, str]] = None,
+        cwd: Optional[str] = None,
+        on_stdout: Optional[OutputHandler] = None,
+        on_stderr: Optional[OutputHandler] = None,
+        stdin: bool = False,
+        timeout: Optional[float] = 60,
+        on_cancel: str = "kill",
+    ) -> AsyncCommandHandle: ...
     async def run(
         self,
         cmd: Union[str, Sequence[str]],
@@ -203,21 +257,22 @@ class AsyncCommands(_AsyncExecs):
         """Runs a command and returns its :class:`CommandResult`, or with ``background`` a :class:`CommandHandle`.
 
         A string is a command of the shell; a list is a program and its arguments. It starts in ``/workspace``. Another
-        exit code than 0 raises :class:`CommandExitException`. ``timeout`` is in seconds, and 0 means the daemon's
-        maximum. If the caller is interrupted, the command is killed, or left with ``on_cancel="leave"``.
+        exit code than 0 raises :class:`CommandExitException`. ``timeout`` is in seconds, also in the background, and 0
+        means the daemon's maximum. A command that prints more than 64 MiB is killed. If the caller is interrupted, the
+        command is killed, or left with ``on_cancel="leave"``. Handlers of a command in the background are called
+        while its handle is waited for or iterated.
         """
-        exec_id = new_id()
         arguments = run_arguments(
             cmd,
             parent=self._sandbox_id,
-            exec_id=exec_id,
+            exec_id=new_id(),
             env=dict(envs or {}),
             cwd=cwd or "",
             open_stdin=stdin,
             timeout=timeout if timeout or timeout is None else 1e9,
         )
         if background:
-            return await self._open(arguments)
+            return await self._open(arguments, on_stdout, on_stderr)
         return (await run_to_end(self._client, arguments, on_stdout, on_stderr, on_cancel)).check()
 
     async def list(self, all: bool = False) -> List[ProcessInfo]:
@@ -240,7 +295,10 @@ class AsyncPty(_AsyncExecs):
         envs: Optional[Mapping[str, str]] = None,
         timeout: Optional[float] = 60,
     ) -> AsyncCommandHandle:
-        """Starts a shell in a terminal. Its output is the third part of what its handle yields."""
+        """Starts a shell in a terminal. Its output is the third part of what its handle yields, and is not retained.
+
+        It is killed after ``timeout`` seconds; 0 means the daemon's maximum.
+        """
         arguments = run_arguments(
             ["bash", "-i"],
             parent=self._sandbox_id,
@@ -249,6 +307,7 @@ class AsyncPty(_AsyncExecs):
             cwd=cwd or "",
             open_stdin=True,
             terminal=(size.rows, size.cols),
+            output_bytes=0,
             timeout=timeout if timeout or timeout is None else 1e9,
         )
         return await self._open(arguments)
@@ -268,28 +327,15 @@ async def run_to_end(
     """Runs a command to its end. Without handlers this is one call of the native part."""
     if on_cancel not in ("kill", "leave"):
         raise ValueError(f"on_cancel is {on_cancel!r}: kill or leave")
-    is_own = arguments["template"] is not None
-    name = f"{arguments['exec_id'] if is_own else arguments['parent']}/{arguments['exec_id']}"
+    stream = client.open_run(arguments)
     try:
         if on_stdout is None and on_stderr is None:
-            return RunResult(await client.run(arguments))
-        stream = await client.open_run(arguments)
-        handle = AsyncCommandHandle(client, stream, 0)
-        answer = await handle._finish(None, on_stdout, on_stderr)
+            return RunResult(await stream.result())
+        handle = AsyncCommandHandle(client, stream, 0, False, on_stdout, on_stderr)
+        answer = await handle._finish(None, None, None)
         return RunResult(answer, b"".join(handle._pieces[0]), b"".join(handle._pieces[1]))
-    except SkilldError:
-        raise
     except BaseException:
+        # Ends a run that goes on: after an interruption, and after an error of a handler.
         if on_cancel == "kill":
-            await kill_quietly(client, name)
-            if is_own and not arguments["keep"]:
-                await delete_quietly(client, arguments["exec_id"])
+            await stream.cancel()
         raise
-
-
-async def delete_quietly(client: Client, sandbox_id: str) -> None:
-    """Deletes the sandbox of a run that its caller gives up."""
-    try:
-        await client.delete_workspace(sandbox_id)
-    except SkilldError:
-        pass

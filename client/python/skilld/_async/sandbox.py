@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, List, Mapping, Optional, Sequence, Union
+import os  # noqa: F401 (annotations of inputs name it)
+from typing import List, Mapping, Optional, Sequence, Tuple, Union
 
-from .._connection import ConnectionOptions, connect
-from .._requests import Inputs, data_of, read_inputs, read_outputs, run_arguments, skill_folder, workspace_arguments
-from .._skilld import Client, Files, new_id
+from .._connection import ConnectionOptions, Unpack, connect
+from .._requests import (
+    IDLE_TIMEOUT_MAX,
+    WORKSPACE,
+    Inputs,
+    data_of,
+    read_inputs,
+    read_outputs,
+    run_arguments,
+    skill_folder,
+    workspace_arguments,
+    workspace_path,
+)
+from .._skilld import Client, FileTransfers, new_id
 from ..errors import SandboxNotFoundException, _invalid
 from ..results import RunResult, SandboxInfo
-from .commands import AsyncCommands, AsyncPty, OutputHandler, delete_quietly, run_to_end
+from .commands import AsyncCommands, AsyncPty, OutputHandler, run_to_end
 from .files import AsyncFilesystem
 from .storage import AsyncArtifacts, AsyncSandboxInputs, AsyncSandboxOutputs, AsyncSandboxSkills
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 BLOCKING = False
 
@@ -28,7 +37,7 @@ class AsyncSandbox:
     def __init__(self, client: Client, sandbox_id: str) -> None:
         """Is called by :meth:`create` and :meth:`connect`."""
         self._client = client
-        files = Files(client)
+        files = FileTransfers(client)
         self.sandbox_id: str = sandbox_id
         """Id of the sandbox, for :meth:`connect`."""
         self.files = AsyncFilesystem(client, sandbox_id)
@@ -59,8 +68,8 @@ class AsyncSandbox:
         """Claims a sandbox and stages skills in it.
 
         :param template: Pool to claim from; the daemon's default pool without it.
-        :param timeout: Seconds after which it is removed, unless :meth:`set_timeout` moves that. The daemon's defaults
-            without it: a time without use, and a maximum lifetime.
+        :param timeout: Seconds after which it is removed, unless :meth:`set_timeout` moves that, and after 24 hours
+            without use. The daemon's defaults without it: 15 minutes without use, and 24 hours in all.
         :param metadata: Labels, by which :meth:`list` finds it.
         :param envs: Environment variables of all commands.
         :param skills: Skills, ``name`` or ``name@version`` each.
@@ -70,16 +79,18 @@ class AsyncSandbox:
         """
         client = connect(BLOCKING, connection)
         arguments = workspace_arguments(template, timeout, metadata, envs, limits)
+        # A sandbox that has the caller's id may be another one, until this call has made it.
+        is_own = not sandbox_id
         sandbox_id = sandbox_id or new_id()
         try:
             workspace = await client.create_workspace(sandbox_id, arguments)
+            is_own = True
             box = cls(client, workspace["id"])
             if skills:
                 await box.skills.stage(skills, writable_skills)
-        except BaseException as error:
-            # A taken id belongs to another sandbox.
-            if getattr(error, "reason", None) != "ID_TAKEN":
-                await delete_quietly(client, sandbox_id)
+        except BaseException:
+            if is_own:
+                await client.discard_workspace(sandbox_id)
             raise
         return box
 
@@ -109,17 +120,24 @@ class AsyncSandbox:
 
         ``box.kill()`` and ``Sandbox.kill(sandbox_id)`` are the same.
         """
-        if isinstance(self, str):
-            return await connect(BLOCKING, connection).delete_workspace(self)
-        return await self._client.delete_workspace(self.sandbox_id)
+        client, sandbox_id = _client_of(self, connection)
+        return await client.delete_workspace(sandbox_id)
 
-    async def set_timeout(self, timeout: float) -> None:
-        """Removes the sandbox this many seconds from now, at most the daemon's maximum lifetime after its creation."""
-        await self._client.renew_workspace(self.sandbox_id, timeout, timeout)
+    async def set_timeout(
+        self: Union["AsyncSandbox", str], timeout: float, **connection: Unpack[ConnectionOptions]
+    ) -> None:
+        """Removes the sandbox this many seconds from now, at most the daemon's maximum lifetime after its creation.
 
-    async def get_info(self) -> SandboxInfo:
-        """Returns the description of the sandbox."""
-        return SandboxInfo._of(await self._client.get_workspace(self.sandbox_id))
+        It is also removed after 24 hours without use. ``box.set_timeout(60)`` and ``Sandbox.set_timeout(id, 60)`` are
+        the same.
+        """
+        client, sandbox_id = _client_of(self, connection)
+        await client.renew_workspace(sandbox_id, min(timeout, IDLE_TIMEOUT_MAX), timeout)
+
+    async def get_info(self: Union["AsyncSandbox", str], **connection: Unpack[ConnectionOptions]) -> SandboxInfo:
+        """Returns the description of the sandbox: ``box.get_info()`` or ``Sandbox.get_info(sandbox_id)``."""
+        client, sandbox_id = _client_of(self, connection)
+        return SandboxInfo._of(await client.get_workspace(sandbox_id))
 
     async def is_running(self) -> bool:
         """Returns ``True`` if the sandbox can be used."""
@@ -148,6 +166,7 @@ class AsyncSandbox:
         timeout: Optional[float] = None,
         on_stdout: Optional[OutputHandler] = None,
         on_stderr: Optional[OutputHandler] = None,
+        scope: Optional[AsyncArtifacts] = None,
         save_to: Optional[AsyncArtifacts] = None,
         exec_id: str = "",
         on_cancel: str = "kill",
@@ -155,23 +174,28 @@ class AsyncSandbox:
         """Stages inputs, runs a command and collects its outputs, in one call to the daemon.
 
         :param cmd: Command of the shell, or a list of program and arguments.
-        :param inputs: Local paths, file objects or references, or a dict of targets and contents. Relative targets
-            begin where the command starts; for a skill, a bare name is put into its ``inputs/``.
-        :param outputs: Globs of the files to return, relative to ``/workspace``.
+        :param inputs: List of local paths, file objects and references, or a dict whose values are bytes, file objects,
+            references, or a ``Path`` of a local file or folder. Relative targets begin where the command starts. For a
+            skill, a bare name is put into its ``inputs/``, and other relative targets begin in ``/workspace``.
+        :param outputs: Globs of the files to return, relative to ``/workspace``; ``inputs/`` of a skill is its own.
         :param skills: Skills to stage first.
         :param skill: Skill in whose folder the command starts; the only one of the sandbox without it. Empty for none:
             the command starts in ``/workspace``.
-        :param stdin: Bytes or text for the command to read; larger than 1 MiB as an input.
+        :param stdin: Bytes or text for the command to read, at most 1 MiB; pass more as an input.
         :param timeout: Seconds after which the command is killed; the daemon's default without it.
+        :param scope: Owner of the artifacts that ``inputs`` name.
         :param save_to: Owner of artifacts, as which the outputs are also saved.
         :param exec_id: Id of the run. The same call with the same id finds its run, and never runs it twice.
-        :param on_cancel: ``kill`` or ``leave``: what happens to the command if the caller is interrupted.
+        :param on_cancel: ``kill`` ends the command if the caller is interrupted or a handler fails; ``leave`` does not.
+
+        A command that prints more than 64 MiB is killed with the reason ``OUTPUT_LIMIT``.
         """
         if skill is None:
             names = [skill_folder(name) for name in skills] or self.skills.names
             skill = names[0] if len(names) == 1 and cwd is None else ""
         skill = skill_folder(skill)
-        inline, large = read_inputs(inputs, bool(skill))
+        sent = None if stdin is None else data_of(stdin)
+        inline, large = read_inputs(inputs, bool(skill), workspace_path(cwd or WORKSPACE), sent)
         for target, data in large:
             await self.inputs._upload(target, data)
         arguments = run_arguments(
@@ -181,15 +205,23 @@ class AsyncSandbox:
             skill=skill,
             cwd=cwd or "",
             env=dict(envs or {}),
-            stdin=None if stdin is None else data_of(stdin),
+            stdin=sent,
             timeout=timeout,
             skills=list(skills),
             inputs=inline,
-            outputs=read_outputs(outputs, save_to),
+            scope=None if scope is None else scope._scope,
+            outputs=read_outputs(outputs, save_to, bool(skill)),
         )
         result = await run_to_end(self._client, arguments, on_stdout, on_stderr, on_cancel)
         self.skills.add([skill_folder(name) for name in skills])
         return result
+
+
+def _client_of(box: Union[AsyncSandbox, str], connection: ConnectionOptions) -> Tuple[Client, str]:
+    """Returns the connection and the id of a sandbox, or of one that is named by its id."""
+    if isinstance(box, str):
+        return connect(BLOCKING, connection), box
+    return box._client, box.sandbox_id
 
 
 async def run(
@@ -205,6 +237,7 @@ async def run(
     timeout: Optional[float] = None,
     on_stdout: Optional[OutputHandler] = None,
     on_stderr: Optional[OutputHandler] = None,
+    scope: Optional[AsyncArtifacts] = None,
     save_to: Optional[AsyncArtifacts] = None,
     exec_id: str = "",
     on_cancel: str = "kill",
@@ -220,7 +253,8 @@ async def run(
     """
     if skill is None:
         skill = skill_folder(skills[0]) if len(skills) == 1 and cwd is None else ""
-    inline, large = read_inputs(inputs, bool(skill))
+    sent = None if stdin is None else data_of(stdin)
+    inline, large = read_inputs(inputs, bool(skill), workspace_path(cwd or WORKSPACE), sent)
     client = connect(BLOCKING, connection)
     arguments = run_arguments(
         cmd,
@@ -228,11 +262,12 @@ async def run(
         skill=skill_folder(skill),
         cwd=cwd or "",
         env=dict(envs or {}),
-        stdin=None if stdin is None else data_of(stdin),
+        stdin=sent,
         timeout=timeout,
         skills=list(skills),
         inputs=inline,
-        outputs=read_outputs(outputs, save_to),
+        scope=None if scope is None else scope._scope,
+        outputs=read_outputs(outputs, save_to, bool(skill)),
         template=workspace_arguments(template, None, None, None, limits),
         keep=keep,
     )
@@ -240,7 +275,7 @@ async def run(
         return await run_to_end(client, arguments, on_stdout, on_stderr, on_cancel)
     if exec_id:
         raise _invalid("inputs that are too large for one call cannot be repeated by exec_id: use a Sandbox")
-    box = await AsyncSandbox.create(template, limits=limits, sandbox_id=arguments["exec_id"], **connection)
+    box = await AsyncSandbox.create(template, limits=limits, **connection)
     try:
         for target, data in large:
             await box.inputs._upload(target, data)
@@ -248,4 +283,4 @@ async def run(
         return await run_to_end(client, arguments, on_stdout, on_stderr, on_cancel)
     finally:
         if not keep:
-            await delete_quietly(client, box.sandbox_id)
+            await client.discard_workspace(box.sandbox_id)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Union
 
-from .._connection import ConnectionOptions, connect
-from .._requests import Inputs, LocalFile, data_of, read_inputs, read_outputs, workspace_path
-from .._skilld import Files
-from ..results import ArtifactInfo, Collected
+from .._connection import ConnectionOptions, Unpack, connect
+from .._requests import Inputs, LocalPath, PackedInput, data_of, read_inputs, read_outputs, workspace_path
+from .._skilld import FileTransfers
+from ..results import ArtifactInfo, Collected, DownloadedPaths
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from .sandbox import AsyncSandbox
 
 BLOCKING = False
@@ -33,7 +31,7 @@ class AsyncArtifacts:
         """Names the owner. ``prefix`` begins the names of outputs that a run saves with ``save_to``."""
         self.prefix = prefix
         self._scope = {"app": app, "user": user, "session": session}
-        self._files = Files(connect(BLOCKING, connection))
+        self._files = FileTransfers(connect(BLOCKING, connection))
 
     async def save(self, name: str, data: Any, mime_type: str = "") -> ArtifactInfo:
         """Saves bytes, text or what a file object has as the next version."""
@@ -61,7 +59,7 @@ class AsyncArtifacts:
 class AsyncSandboxSkills:
     """Skills of a sandbox."""
 
-    def __init__(self, files: Files, sandbox_id: str) -> None:
+    def __init__(self, files: FileTransfers, sandbox_id: str) -> None:
         self._files, self._sandbox_id = files, sandbox_id
         self.names: List[str] = []
         """Names of the skills that this object has staged."""
@@ -81,7 +79,7 @@ class AsyncSandboxSkills:
 class AsyncSandboxInputs:
     """Inputs of a sandbox."""
 
-    def __init__(self, files: Files, sandbox_id: str) -> None:
+    def __init__(self, files: FileTransfers, sandbox_id: str) -> None:
         self._files, self._sandbox_id = files, sandbox_id
 
     async def stage(self, inputs: Inputs, scope: Optional[AsyncArtifacts] = None, for_skill: bool = False) -> List[str]:
@@ -93,10 +91,10 @@ class AsyncSandboxInputs:
             paths += [staged["path"] for staged in await self._files.stage_inputs(self._sandbox_id, inline, owner)]
         return paths
 
-    async def _upload(self, target: str, data: Union[bytes, LocalFile]) -> str:
+    async def _upload(self, target: str, data: PackedInput) -> str:
         """Sends an input that is too large for a call."""
-        send = self._files.upload_path if isinstance(data, LocalFile) else self._files.upload_bytes
-        arguments = (str(data), target) if isinstance(data, LocalFile) else (target, data)
+        send = self._files.upload_path if isinstance(data, LocalPath) else self._files.upload_bytes
+        arguments = (str(data), target) if isinstance(data, LocalPath) else (target, data)
         path, _ = await send(self._sandbox_id, *arguments)
         return path or target
 
@@ -104,23 +102,26 @@ class AsyncSandboxInputs:
 class AsyncSandboxOutputs:
     """Outputs of a sandbox."""
 
-    def __init__(self, files: Files, sandbox_id: str) -> None:
+    def __init__(self, files: FileTransfers, sandbox_id: str) -> None:
         self._files, self._sandbox_id = files, sandbox_id
 
     async def collect(
         self, globs: Union[str, Sequence[str]] = "out/**", save_to: Optional[AsyncArtifacts] = None
     ) -> Collected:
-        """Returns the files that match."""
+        """Returns the files that match. Globs are relative to ``/workspace``."""
         files, summary = await self._files.collect(self._sandbox_id, read_outputs(globs, save_to))
         return Collected(files, summary)
 
     async def download(
         self, directory: Union[str, "os.PathLike[str]"], globs: Union[str, Sequence[str]] = "out/**"
-    ) -> List[str]:
-        """Writes the files that match beneath a local directory, and returns their paths."""
+    ) -> DownloadedPaths:
+        """Writes the files that match beneath a local directory, and returns their paths.
+
+        The result is a list, whose ``skipped`` and ``unmatched`` say what was left out.
+        """
         selection = {**(read_outputs(globs) or {}), "max_files": 50_000, "max_file_bytes": 4 << 30}
         selection["max_total_bytes"] = 16 << 30
-        paths, _, _ = await self._files.collect_to(self._sandbox_id, selection, os.fspath(directory))
-        return [str(path) for path in paths]
+        paths, skipped, summary = await self._files.collect_to(self._sandbox_id, selection, os.fspath(directory))
+        return DownloadedPaths([str(path) for path in paths], skipped + summary["skipped"], summary["unmatched"])
 
 

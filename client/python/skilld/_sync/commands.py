@@ -4,7 +4,20 @@
 from __future__ import annotations
 
 import codecs
-from typing import Any, Iterator, Awaitable, Callable, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import (
+    Any,
+    Iterator,
+    Awaitable,
+    Callable,
+    List,
+    Literal,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+    overload,
+)
 
 from .._requests import data_of, run_arguments
 from .._skilld import Client, RunStream, new_id
@@ -15,33 +28,39 @@ OutputHandler = Callable[[str], Union[None, Awaitable[None]]]
 PtyHandler = Callable[[bytes], Union[None, Awaitable[None]]]
 Piece = Tuple[Optional[str], Optional[str], Optional[bytes]]
 
+BLOCKING = True
 KILL_GRACE = 2.0
 """Seconds between SIGTERM and SIGKILL."""
 
 
 def emit(handler: Optional[Callable[[Any], Any]], piece: Any) -> None:
-    """Calls a handler, which may be a coroutine function."""
+    """Calls a handler, which may be a coroutine function for asyncio."""
     if handler is not None and piece:
         answer = handler(piece)
         if hasattr(answer, "__await__"):
+            if BLOCKING:
+                raise TypeError("a handler returned an awaitable: coroutine functions are for asyncio")
             answer
-
-
-def kill_quietly(client: Client, name: str) -> None:
-    """Kills a command that its caller gives up. The error that ended the caller counts, not one of this call."""
-    try:
-        client.kill_exec(name, KILL_GRACE)
-    except SkilldError:
-        pass
 
 
 class CommandHandle:
     """Command that runs. Iterating yields ``(stdout, stderr, pty)`` of which one is set."""
 
-    def __init__(self, client: Client, stream: RunStream, pid: int, is_pty: bool = False) -> None:
-        self._client, self._stream, self._is_pty = client, stream, is_pty
+    def __init__(
+        self,
+        client: Client,
+        stream: RunStream,
+        pid: int,
+        is_pty: bool = False,
+        on_stdout: Optional[OutputHandler] = None,
+        on_stderr: Optional[OutputHandler] = None,
+    ) -> None:
+        self._client, self._is_pty = client, is_pty
+        self._stream: Optional[RunStream] = stream
+        self._handlers = (on_stdout, on_stderr)
         self._name = stream.name
         self._pid = pid
+        self._received = 0
         self._pieces: Tuple[List[bytes], List[bytes]] = ([], [])
         decoder = codecs.getincrementaldecoder("utf-8")
         self._decoders = (decoder("replace"), decoder("replace"))
@@ -79,15 +98,22 @@ class CommandHandle:
         return self
 
     def __next__(self) -> Piece:
-        while self._answer is None:
-            piece = self._stream.next()
+        piece = self._next_piece()
+        emit(self._handlers[0], piece[0])
+        emit(self._handlers[1], piece[1])
+        return piece
+
+    def _next_piece(self) -> Piece:
+        while self._answer is None and self._stream is not None:
+            piece = self._stream.next(self._received)
             if piece is None:
                 self._answer = self._stream.result()
                 break
-            index = 1 if piece[0] == "stderr" else 0
-            self._pieces[index].append(piece[1])
+            self._received += 1
             if self._is_pty:
                 return None, None, piece[1]
+            index = 1 if piece[0] == "stderr" else 0
+            self._pieces[index].append(piece[1])
             text = self._decoders[index].decode(piece[1])
             if text:
                 return (None, text, None) if index else (text, None, None)
@@ -105,7 +131,8 @@ class CommandHandle:
             emit(on_stdout, stdout)
             emit(on_stderr, stderr)
             emit(on_pty, pty)
-        assert self._answer is not None
+        if self._answer is None:
+            raise SkilldError("disconnected: use commands.connect(exec_id)", reason="DISCONNECTED")
         return self._answer
 
     def wait(
@@ -136,33 +163,34 @@ class CommandHandle:
 
     def disconnect(self) -> None:
         """Stops reading. The command goes on, and :meth:`Commands.connect` finds it."""
-        self._answer = {"end": None, "stdout": b"", "stderr": b"", "lost": 0, "exec": self._name}
-        del self._stream
+        self._stream = None
 
 
 class _Execs:
-    """What commands and terminals share."""
+    """Base class of commands and terminals."""
 
     def __init__(self, client: Client, sandbox_id: str) -> None:
         self._client, self._sandbox_id = client, sandbox_id
 
-    def _name(self, pid: Union[int, str]) -> str:
-        """Returns the name of a command by its pid or its id."""
+    def _name(self, pid: Union[int, str], running: bool = True) -> str:
+        """Returns the name of a command by its id, or by its pid, which an ended one may have had too."""
         if isinstance(pid, str):
             return f"{self._sandbox_id}/{pid}"
         for exec in reversed(self._client.list_execs(self._sandbox_id)):
-            if exec["pid"] == pid:
+            if exec["pid"] == pid and (exec["state"] == "RUNNING" or not running):
                 return f"{self._sandbox_id}/{exec['id']}"
         raise NotFoundException(f"no command with pid {pid} in {self._sandbox_id}", reason="EXEC_NOT_FOUND")
 
-    def _open(self, arguments: dict) -> CommandHandle:
+    def _open(
+        self, arguments: dict, on_stdout: Optional[OutputHandler] = None, on_stderr: Optional[OutputHandler] = None
+    ) -> CommandHandle:
         stream = self._client.open_run(arguments)
         try:
             pid = stream.started()
         except BaseException:
-            kill_quietly(self._client, stream.name)
+            stream.cancel()
             raise
-        return CommandHandle(self._client, stream, pid, arguments["terminal"] is not None)
+        return CommandHandle(self._client, stream, pid, arguments["terminal"] is not None, on_stdout, on_stderr)
 
     def kill(self, pid: Union[int, str]) -> bool:
         """Kills a command by its pid or id. Returns ``False`` if it does not exist."""
@@ -180,7 +208,7 @@ class _Execs:
         self, pid: Union[int, str], stdout_offset: int = 0, stderr_offset: int = 0
     ) -> CommandHandle:
         """Reads the output of a command, by its pid or id, from these offsets on."""
-        name = self._name(pid)
+        name = self._name(pid, running=False)
         exec = self._client.get_exec(name)
         stream = self._client.attach(name, stdout_offset, stderr_offset)
         return CommandHandle(self._client, stream, exec["pid"], exec["has_terminal"])
@@ -189,6 +217,32 @@ class _Execs:
 class Commands(_Execs):
     """Commands of a sandbox."""
 
+    @overload
+    def run(
+        self,
+        cmd: Union[str, Sequence[str]],
+        background: Literal[False] = False,
+        envs: Optional[Mapping[str, str]] = None,
+        cwd: Optional[str] = None,
+        on_stdout: Optional[OutputHandler] = None,
+        on_stderr: Optional[OutputHandler] = None,
+        stdin: bool = False,
+        timeout: Optional[float] = 60,
+        on_cancel: str = "kill",
+    ) -> CommandResult: ...
+    @overload
+    def run(
+        self,
+        cmd: Union[str, Sequence[str]],
+        background: Literal[True],
+        envs: Optional[Mapping[str, str]] = None,
+        cwd: Optional[str] = None,
+        on_stdout: Optional[OutputHandler] = None,
+        on_stderr: Optional[OutputHandler] = None,
+        stdin: bool = False,
+        timeout: Optional[float] = 60,
+        on_cancel: str = "kill",
+    ) -> CommandHandle: ...
     def run(
         self,
         cmd: Union[str, Sequence[str]],
@@ -204,21 +258,22 @@ class Commands(_Execs):
         """Runs a command and returns its :class:`CommandResult`, or with ``background`` a :class:`CommandHandle`.
 
         A string is a command of the shell; a list is a program and its arguments. It starts in ``/workspace``. Another
-        exit code than 0 raises :class:`CommandExitException`. ``timeout`` is in seconds, and 0 means the daemon's
-        maximum. If the caller is interrupted, the command is killed, or left with ``on_cancel="leave"``.
+        exit code than 0 raises :class:`CommandExitException`. ``timeout`` is in seconds, also in the background, and 0
+        means the daemon's maximum. A command that prints more than 64 MiB is killed. If the caller is interrupted, the
+        command is killed, or left with ``on_cancel="leave"``. Handlers of a command in the background are called
+        while its handle is waited for or iterated.
         """
-        exec_id = new_id()
         arguments = run_arguments(
             cmd,
             parent=self._sandbox_id,
-            exec_id=exec_id,
+            exec_id=new_id(),
             env=dict(envs or {}),
             cwd=cwd or "",
             open_stdin=stdin,
             timeout=timeout if timeout or timeout is None else 1e9,
         )
         if background:
-            return self._open(arguments)
+            return self._open(arguments, on_stdout, on_stderr)
         return (run_to_end(self._client, arguments, on_stdout, on_stderr, on_cancel)).check()
 
     def list(self, all: bool = False) -> List[ProcessInfo]:
@@ -241,7 +296,10 @@ class Pty(_Execs):
         envs: Optional[Mapping[str, str]] = None,
         timeout: Optional[float] = 60,
     ) -> CommandHandle:
-        """Starts a shell in a terminal. Its output is the third part of what its handle yields."""
+        """Starts a shell in a terminal. Its output is the third part of what its handle yields, and is not retained.
+
+        It is killed after ``timeout`` seconds; 0 means the daemon's maximum.
+        """
         arguments = run_arguments(
             ["bash", "-i"],
             parent=self._sandbox_id,
@@ -250,6 +308,7 @@ class Pty(_Execs):
             cwd=cwd or "",
             open_stdin=True,
             terminal=(size.rows, size.cols),
+            output_bytes=0,
             timeout=timeout if timeout or timeout is None else 1e9,
         )
         return self._open(arguments)
@@ -269,28 +328,15 @@ def run_to_end(
     """Runs a command to its end. Without handlers this is one call of the native part."""
     if on_cancel not in ("kill", "leave"):
         raise ValueError(f"on_cancel is {on_cancel!r}: kill or leave")
-    is_own = arguments["template"] is not None
-    name = f"{arguments['exec_id'] if is_own else arguments['parent']}/{arguments['exec_id']}"
+    stream = client.open_run(arguments)
     try:
         if on_stdout is None and on_stderr is None:
-            return RunResult(client.run(arguments))
-        stream = client.open_run(arguments)
-        handle = CommandHandle(client, stream, 0)
-        answer = handle._finish(None, on_stdout, on_stderr)
+            return RunResult(stream.result())
+        handle = CommandHandle(client, stream, 0, False, on_stdout, on_stderr)
+        answer = handle._finish(None, None, None)
         return RunResult(answer, b"".join(handle._pieces[0]), b"".join(handle._pieces[1]))
-    except SkilldError:
-        raise
     except BaseException:
+        # Ends a run that goes on: after an interruption, and after an error of a handler.
         if on_cancel == "kill":
-            kill_quietly(client, name)
-            if is_own and not arguments["keep"]:
-                delete_quietly(client, arguments["exec_id"])
+            stream.cancel()
         raise
-
-
-def delete_quietly(client: Client, sandbox_id: str) -> None:
-    """Deletes the sandbox of a run that its caller gives up."""
-    try:
-        client.delete_workspace(sandbox_id)
-    except SkilldError:
-        pass

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import os
-from typing import IO, Any, Iterator, List, Mapping, Sequence, Union
+from typing import IO, Any, Iterator, List, Literal, Mapping, Sequence, Union, overload
 
-from .._requests import WORKSPACE, LocalFile, data_of, run_arguments, text_of, workspace_path
-from .._skilld import Client, Files, FileStream, new_id
-from ..errors import FileNotFoundException, SkilldError
+from .._requests import WORKSPACE, data_of, run_arguments, text_of, workspace_path
+from .._skilld import Client, FileStream, FileTransfers, new_id
+from ..errors import FileNotFoundException, SkilldError, _invalid
 from ..results import CommandResult, EntryInfo, WriteInfo
 
 Path = Union[str, "os.PathLike[str]"]
@@ -16,19 +16,30 @@ Data = Union[str, bytes, bytearray, memoryview, IO[bytes], IO[str], "os.PathLike
 
 
 class FileReader:
-    """Content of a file, piece by piece."""
+    """Content of a file, piece by piece. Used as a context manager it is closed at the end."""
 
     def __init__(self, stream: FileStream) -> None:
-        self._stream = stream
+        self._stream, self._received = stream, 0
 
     def __iter__(self) -> Iterator[bytes]:
         return self
 
     def __next__(self) -> bytes:
-        piece = self._stream.next()
+        piece = self._stream.next(self._received)
         if piece is None:
             raise StopIteration
+        self._received += 1
         return piece
+
+    def __enter__(self) -> "FileReader":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the transfer; no piece comes after it."""
+        self._stream.close()
 
 
 class Filesystem:
@@ -36,8 +47,14 @@ class Filesystem:
 
     def __init__(self, client: Client, sandbox_id: str) -> None:
         self._client, self._sandbox_id = client, sandbox_id
-        self._files = Files(client)
+        self._files = FileTransfers(client)
 
+    @overload
+    def read(self, path: Path, format: Literal["text"] = "text") -> str: ...
+    @overload
+    def read(self, path: Path, format: Literal["bytes"]) -> bytes: ...
+    @overload
+    def read(self, path: Path, format: Literal["stream"]) -> FileReader: ...
     def read(self, path: Path, format: str = "text") -> Any:
         """Returns the content of a file: ``text``, ``bytes``, or a ``stream`` of its pieces."""
         if format not in ("text", "bytes", "stream"):
@@ -51,7 +68,7 @@ class Filesystem:
     def write(self, path: Path, data: Data) -> WriteInfo:
         """Writes a file, and the directories above it. A :class:`pathlib.Path` is a local file or folder to send."""
         target = workspace_path(path)
-        if isinstance(data, (os.PathLike, LocalFile)):
+        if isinstance(data, os.PathLike):
             _, size = self._files.upload_path(self._sandbox_id, os.fspath(data), target)
         else:
             _, size = self._files.upload_bytes(self._sandbox_id, target, data_of(data))
@@ -65,7 +82,7 @@ class Filesystem:
         """Lists a directory, down to ``depth`` levels, sorted by path."""
         if depth < 1:
             raise ValueError("depth is at least 1")
-        target = workspace_path(path).rstrip("/")
+        target = workspace_path(path)
         entries = [EntryInfo._of(entry) for entry in self._list(target, depth > 1)]
         level = target.count("/") + depth
         return [entry for entry in entries if entry.path.count("/") <= level]
@@ -83,7 +100,7 @@ class Filesystem:
 
     def get_info(self, path: Path) -> EntryInfo:
         """Returns the description of a file or directory."""
-        target = workspace_path(path).rstrip("/")
+        target = workspace_path(path)
         if target == WORKSPACE:
             return EntryInfo("workspace", "dir", WORKSPACE, 0, 0o777, None, None)
         for entry in self._list(target.rsplit("/", 1)[0], False):
@@ -101,6 +118,8 @@ class Filesystem:
 
     def remove(self, path: Path) -> None:
         """Removes a file, or a directory with everything in it."""
+        if workspace_path(path) == WORKSPACE:
+            raise _invalid(f"{WORKSPACE} itself cannot be removed: kill the sandbox, or remove what is in it")
         self.get_info(path)
         self._run("rm", "-rf", "--", workspace_path(path))
 
@@ -113,6 +132,6 @@ class Filesystem:
     def _run(self, *argv: str) -> None:
         """Runs a program of the sandbox that must succeed."""
         arguments = run_arguments([text_of(part) for part in argv], parent=self._sandbox_id, exec_id=new_id())
-        result = CommandResult(self._client.run(arguments))
+        result = CommandResult(self._client.open_run(arguments).result())
         if not result.success:
             raise SkilldError(result.stderr.strip() or result.error or argv[0], reason="COMMAND_FAILED")

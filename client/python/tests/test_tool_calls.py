@@ -20,9 +20,9 @@ def test_a_daemon_that_cannot_be_reached_is_an_error_for_the_model(mode, tmp_pat
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("arguments", [{"skill": "\ud800"}, {"skill": {1, 2}}, {"skill": float("nan")}, "{", "[1]"])
 def test_arguments_that_are_no_json_object_are_an_error_for_the_model(mode, arguments, session):
-    error = MODES[mode](session.session, "skill_load", arguments)
+    error = MODES[mode](session, "skill_load", arguments)
     assert error.isascii() and json.loads(error)["status"] == "failed", error
 
 
 def test_no_arguments_are_an_empty_object(session):
-    assert "python-math" in call_tool(session.session, "skill_list", "")
+    assert "python-math" in call_tool(session, "skill_list", "")
