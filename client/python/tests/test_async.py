@@ -146,6 +146,22 @@ def test_run_that_is_cancelled_while_it_starts_leaves_nothing():
     run(main())
 
 
+def test_creation_that_is_cancelled_leaves_nothing():
+    async def main():
+        for number in range(20):
+            task = asyncio.ensure_future(skilld.AsyncSandbox.create(metadata={"cut": "yes"}))
+            await asyncio.sleep(number / 2000)
+            task.cancel()
+            try:
+                await (await task).kill()
+            except asyncio.CancelledError:
+                pass
+        while await skilld.AsyncSandbox.list({"cut": "yes"}):
+            await asyncio.sleep(0.05)
+
+    run(main())
+
+
 def test_cancelled_read_loses_no_output():
     async def main():
         async with await skilld.AsyncSandbox.create() as box:
