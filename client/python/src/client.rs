@@ -49,7 +49,9 @@ fn time_after(seconds: f64) -> Result<prost_types::Timestamp, CallError> {
 #[pymethods]
 impl Client {
     #[new]
-    #[pyo3(signature = (blocking, endpoint=None, token=None, token_file=None, ca_file=None, cert_file=None, key_file=None, tenant=None))]
+    #[pyo3(signature = (
+        blocking, endpoint=None, token=None, token_file=None, ca_file=None, cert_file=None, key_file=None, tenant=None
+    ))]
     #[expect(clippy::too_many_arguments, reason = "these are keywords of Python")]
     fn new(
         blocking: bool,
@@ -78,8 +80,8 @@ impl Client {
         }
     }
 
-    /// Creates a workspace. With `discards`, it is deleted if the caller has stopped waiting when it is made: the daemon
-    /// goes on with a creation whose caller is gone.
+    /// Creates a workspace. With `discards`, it is deleted if the caller has stopped waiting when it is made: the
+    /// daemon goes on with a creation whose caller is gone.
     fn create_workspace(
         &self,
         py: Python<'_>,

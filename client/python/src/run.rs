@@ -140,9 +140,7 @@ impl RunAnswer {
             }
             Event::FileEnd(end) => {
                 if let Some(file) = self.files.last_mut() {
-                    file.sha256 = end.sha256;
-                    file.truncated = end.truncated;
-                    file.artifact = end.artifact;
+                    file.finish(end);
                 }
             }
             Event::Summary(summary) => {
