@@ -100,8 +100,9 @@ import asyncio, skilld
 async def main():
     async with await skilld.AsyncSandbox.create() as box:
         await asyncio.gather(*(box.run("true") for _ in range(4)))
-        task = asyncio.ensure_future(box.run("sleep 1000"))
-        await asyncio.sleep(0.01)
+        task = asyncio.ensure_future(box.run("touch begun; sleep 1000"))
+        while not await box.files.exists("begun"):
+            await asyncio.sleep(0.01)
 
 asyncio.run(main())
 """
