@@ -41,10 +41,10 @@ def _pre(data: bytes, style: str = "") -> str:
 def html_table(heads: List[Any], rows: List[List[Any]]) -> str:
     """Returns a table."""
     head = "".join(f"<th>{_escape(cell)}</th>" for cell in heads[:TABLE_COLUMNS_MAX])
-    body = "".join(
-        "<tr>" + "".join(f"<td>{_escape('' if cell is None else cell)}</td>" for cell in row[:TABLE_COLUMNS_MAX]) + "</tr>"
-        for row in rows[:TABLE_ROWS_MAX]
-    )
+    body = ""
+    for row in rows[:TABLE_ROWS_MAX]:
+        cells = ["" if cell is None else _escape(cell) for cell in row[:TABLE_COLUMNS_MAX]]
+        body += "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
     more = "<p>… more rows</p>" if len(rows) > TABLE_ROWS_MAX else ""
     more += "<p>… more columns</p>" if len(heads) > TABLE_COLUMNS_MAX else ""
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"

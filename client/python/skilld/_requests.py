@@ -148,7 +148,7 @@ def read_inputs(
             source, target = item, target or ("" if has_skill else "./")
         elif isinstance(item, str) and is_mapping:
             raise _invalid(
-                f"the input {target!r} is a str, which may mean a text or a file: pass b\"…\" or text.encode() for its"
+                f"the input {target!r} is a str, a text or a path: pass b\"…\" or text.encode() for its"
                 " content, Path(…) for a local file, or a reference such as artifact://name"
             )
         elif isinstance(item, (str, os.PathLike)):

@@ -12,6 +12,7 @@ use skilld_client::v1::{
     RenewWorkspaceRequest, ResizeTerminalRequest, StreamOffsets, WorkspaceLimits,
 };
 use skilld_client::{ConnectOptions, Error, TokenSource, code_name};
+use tokio::sync::oneshot;
 
 use crate::arguments::{
     CheckedArguments, RunArguments, ValidText, WorkspaceArguments, duration, shared_bytes, text_map,
@@ -19,7 +20,8 @@ use crate::arguments::{
 use crate::connection::Connection;
 use crate::errors::CallError;
 use crate::results::{ExecAnswer, WorkspaceAnswer};
-use crate::run::RunStream;
+use crate::run::{KILL_GRACE, RunStream};
+use crate::runtime::CallEngine;
 
 /// Connection to a daemon. With `blocking`, its methods wait for their answers; otherwise they return awaitables.
 #[pyclass(frozen, module = "skilld._skilld")]
@@ -47,7 +49,9 @@ fn time_after(seconds: f64) -> Result<prost_types::Timestamp, CallError> {
 #[pymethods]
 impl Client {
     #[new]
-    #[pyo3(signature = (blocking, endpoint=None, token=None, token_file=None, ca_file=None, cert_file=None, key_file=None, tenant=None))]
+    #[pyo3(signature = (
+        blocking, endpoint=None, token=None, token_file=None, ca_file=None, cert_file=None, key_file=None, tenant=None
+    ))]
     #[expect(clippy::too_many_arguments, reason = "these are keywords of Python")]
     fn new(
         blocking: bool,
@@ -76,12 +80,16 @@ impl Client {
         }
     }
 
+    /// Creates a workspace. With `discards`, it is deleted if the caller has stopped waiting when it is made: the
+    /// daemon goes on with a creation whose caller is gone.
     fn create_workspace(
         &self,
         py: Python<'_>,
         id: ValidText,
         arguments: CheckedArguments<WorkspaceArguments>,
+        discards: bool,
     ) -> PyResult<Py<PyAny>> {
+        let engine = CallEngine::of_process(py)?;
         self.connection.call(py, move |client| async move {
             let lifetime = duration("max_lifetime", arguments.0.max_lifetime)?;
             let request = CreateWorkspaceRequest {
@@ -94,7 +102,16 @@ impl Client {
                 expiry: lifetime.map(Expiry::MaxLifetime),
                 ..CreateWorkspaceRequest::default()
             };
-            let workspace = client.create_workspace(request).await?;
+            let (answer, created) = oneshot::channel();
+            engine.spawn_cleanup(async move {
+                let unread = answer.send(client.create_workspace(request).await);
+                if let (true, Err(Ok(workspace))) = (discards, unread) {
+                    // No caller waits for the error of a deletion.
+                    let _refused = client.delete_workspace_if_exists(&workspace.name).await;
+                }
+            });
+            let ended = || CallError::Refused("CANCELLED", "the call has ended".to_owned());
+            let workspace = created.await.map_err(|_| ended())??;
             Ok(WorkspaceAnswer::from(workspace))
         })
     }
@@ -209,10 +226,9 @@ impl Client {
     }
 
     /// Kills a command with everything that it started; returns False if it does not exist.
-    fn kill_exec(&self, py: Python<'_>, name: ValidText, grace: f64) -> PyResult<Py<PyAny>> {
-        self.connection.call(py, move |client| async move {
-            let grace = Duration::try_from_secs_f64(grace).unwrap_or_default();
-            was_found(client.kill_exec_after(&name.0, grace).await)
+    fn kill_exec(&self, py: Python<'_>, name: ValidText) -> PyResult<Py<PyAny>> {
+        self.connection.call(py, |client| async move {
+            was_found(client.kill_exec_after(&name.0, KILL_GRACE).await)
         })
     }
 

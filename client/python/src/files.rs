@@ -219,11 +219,7 @@ impl FileTransfers {
                         received += data.len() as u64;
                         bar.tell(received, None);
                     }
-                    (Some(Payload::FileEnd(end)), Some(file)) => {
-                        file.sha256 = end.sha256;
-                        file.truncated = end.truncated;
-                        file.artifact = end.artifact;
-                    }
+                    (Some(Payload::FileEnd(end)), Some(file)) => file.finish(end),
                     (Some(Payload::Summary(all)), _) => summary = all.into(),
                     (Some(Payload::Data(_) | Payload::FileEnd(_)), None) | (None, _) => {}
                 }

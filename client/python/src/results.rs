@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use pyo3::prelude::*;
 use skilld_client::short_id;
 use skilld_client::v1::{
-    Artifact, CollectSummary, CollectedFile, Exec, ExecResult, ExecState, ExitReason, FileEntry,
-    FileType, Problem, Skill, SkipReason, StagedInput, StagedSkill, Workspace, WorkspaceState,
+    Artifact, CollectSummary, CollectedFile, Exec, ExecResult, ExecState, ExitReason, FileEnd,
+    FileEntry, FileType, Problem, Skill, SkipReason, StagedInput, StagedSkill, Workspace,
+    WorkspaceState,
 };
 
 /// Returns the name of an enum's value without the prefix that all its values share.
@@ -154,9 +155,18 @@ pub(crate) struct OutputAnswer {
     mime_type: String,
     link_target: String,
     pub(crate) data: Vec<u8>,
-    pub(crate) sha256: String,
-    pub(crate) truncated: bool,
-    pub(crate) artifact: String,
+    sha256: String,
+    truncated: bool,
+    artifact: String,
+}
+
+impl OutputAnswer {
+    /// Adds what the daemon sends after the bytes.
+    pub(crate) fn finish(&mut self, end: FileEnd) {
+        self.sha256 = end.sha256;
+        self.truncated = end.truncated;
+        self.artifact = end.artifact;
+    }
 }
 
 impl From<CollectedFile> for OutputAnswer {

@@ -23,8 +23,8 @@ use crate::results::{
     EndAnswer, OutputAnswer, ProblemAnswer, StagedInputAnswer, StagedSkillAnswer, SummaryAnswer,
 };
 
-/// Grace period between SIGTERM and SIGKILL of a cancelled run.
-const KILL_GRACE: Duration = Duration::from_secs(2);
+/// Grace period between SIGTERM and SIGKILL of a command.
+pub(crate) const KILL_GRACE: Duration = Duration::from_secs(2);
 /// Wait before the first repeated search for the command of a cancelled run; doubled each time up to `RETRY_MAX`.
 const RETRY_FIRST: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_secs(1);
@@ -140,9 +140,7 @@ impl RunAnswer {
             }
             Event::FileEnd(end) => {
                 if let Some(file) = self.files.last_mut() {
-                    file.sha256 = end.sha256;
-                    file.truncated = end.truncated;
-                    file.artifact = end.artifact;
+                    file.finish(end);
                 }
             }
             Event::Summary(summary) => {

@@ -100,8 +100,9 @@ import asyncio, skilld
 async def main():
     async with await skilld.AsyncSandbox.create() as box:
         await asyncio.gather(*(box.run("true") for _ in range(4)))
-        task = asyncio.ensure_future(box.run("sleep 1000"))
-        await asyncio.sleep(0.01)
+        task = asyncio.ensure_future(box.run("touch begun; sleep 1000"))
+        while not await box.files.exists("begun"):
+            await asyncio.sleep(0.01)
 
 asyncio.run(main())
 """
@@ -142,6 +143,22 @@ def test_run_that_is_cancelled_while_it_starts_leaves_nothing():
                 with pytest.raises(asyncio.CancelledError):
                     await task
             assert await box.commands.list() == []
+
+    run(main())
+
+
+def test_creation_that_is_cancelled_leaves_nothing():
+    async def main():
+        for number in range(20):
+            task = asyncio.ensure_future(skilld.AsyncSandbox.create(metadata={"cut": "yes"}))
+            await asyncio.sleep(number / 2000)
+            task.cancel()
+            try:
+                await (await task).kill()
+            except asyncio.CancelledError:
+                pass
+        while await skilld.AsyncSandbox.list({"cut": "yes"}):
+            await asyncio.sleep(0.05)
 
     run(main())
 

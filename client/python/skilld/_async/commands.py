@@ -28,9 +28,6 @@ PtyHandler = Callable[[bytes], Union[None, Awaitable[None]]]
 Piece = Tuple[Optional[str], Optional[str], Optional[bytes]]
 
 BLOCKING = False
-KILL_GRACE = 2.0
-"""Seconds between SIGTERM and SIGKILL."""
-
 
 async def emit(handler: Optional[Callable[[Any], Any]], piece: Any) -> None:
     """Calls a handler, which may be a coroutine function for asyncio."""
@@ -150,7 +147,7 @@ class AsyncCommandHandle:
 
     async def kill(self) -> bool:
         """Kills the command with everything that it started. Returns ``False`` if it does not exist."""
-        return await self._client.kill_exec(self._name, KILL_GRACE)
+        return await self._client.kill_exec(self._name)
 
     async def send_stdin(self, data: Union[str, bytes]) -> None:
         """Writes to the command's stdin, for a command that was started with ``stdin=True``."""
@@ -197,7 +194,7 @@ class _AsyncExecs:
             name = await self._name(pid)
         except NotFoundException:
             return False
-        return await self._client.kill_exec(name, KILL_GRACE)
+        return await self._client.kill_exec(name)
 
     async def send_stdin(self, pid: Union[int, str], data: Union[str, bytes]) -> None:
         """Writes to the stdin of a command, by its pid or id."""

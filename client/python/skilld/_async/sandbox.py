@@ -83,7 +83,7 @@ class AsyncSandbox:
         is_own = not sandbox_id
         sandbox_id = sandbox_id or new_id()
         try:
-            workspace = await client.create_workspace(sandbox_id, arguments)
+            workspace = await client.create_workspace(sandbox_id, arguments, is_own)
             is_own = True
             box = cls(client, workspace["id"])
             if skills:

@@ -29,9 +29,6 @@ PtyHandler = Callable[[bytes], Union[None, Awaitable[None]]]
 Piece = Tuple[Optional[str], Optional[str], Optional[bytes]]
 
 BLOCKING = True
-KILL_GRACE = 2.0
-"""Seconds between SIGTERM and SIGKILL."""
-
 
 def emit(handler: Optional[Callable[[Any], Any]], piece: Any) -> None:
     """Calls a handler, which may be a coroutine function for asyncio."""
@@ -151,7 +148,7 @@ class CommandHandle:
 
     def kill(self) -> bool:
         """Kills the command with everything that it started. Returns ``False`` if it does not exist."""
-        return self._client.kill_exec(self._name, KILL_GRACE)
+        return self._client.kill_exec(self._name)
 
     def send_stdin(self, data: Union[str, bytes]) -> None:
         """Writes to the command's stdin, for a command that was started with ``stdin=True``."""
@@ -198,7 +195,7 @@ class _Execs:
             name = self._name(pid)
         except NotFoundException:
             return False
-        return self._client.kill_exec(name, KILL_GRACE)
+        return self._client.kill_exec(name)
 
     def send_stdin(self, pid: Union[int, str], data: Union[str, bytes]) -> None:
         """Writes to the stdin of a command, by its pid or id."""

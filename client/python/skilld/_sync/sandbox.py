@@ -84,7 +84,7 @@ class Sandbox:
         is_own = not sandbox_id
         sandbox_id = sandbox_id or new_id()
         try:
-            workspace = client.create_workspace(sandbox_id, arguments)
+            workspace = client.create_workspace(sandbox_id, arguments, is_own)
             is_own = True
             box = cls(client, workspace["id"])
             if skills:
