@@ -11,14 +11,14 @@ use skilld_client::v1::{
     AttachExecRequest, CreateWorkspaceRequest, ListExecsRequest, ListWorkspacesRequest,
     RenewWorkspaceRequest, ResizeTerminalRequest, StreamOffsets, WorkspaceLimits,
 };
-use skilld_client::{ConnectOptions, Error, TokenSource, code_name};
+use skilld_client::{ConnectOptions, TokenSource};
 use tokio::sync::oneshot;
 
 use crate::arguments::{
     CheckedArguments, RunArguments, ValidText, WorkspaceArguments, duration, shared_bytes, text_map,
 };
 use crate::connection::Connection;
-use crate::errors::CallError;
+use crate::errors::{CallError, was_found};
 use crate::results::{ExecAnswer, WorkspaceAnswer};
 use crate::run::{KILL_GRACE, RunStream};
 use crate::runtime::CallEngine;
@@ -27,15 +27,6 @@ use crate::runtime::CallEngine;
 #[pyclass(frozen, module = "skilld._skilld")]
 pub(crate) struct Client {
     pub(crate) connection: Connection,
-}
-
-/// Returns `false` for a missing resource, so that callers can remove what may be gone.
-pub(crate) fn was_found<T>(answer: Result<T, Error>) -> Result<bool, CallError> {
-    match answer {
-        Ok(_) => Ok(true),
-        Err(error) if error.code().map(code_name).as_deref() == Some("NOT_FOUND") => Ok(false),
-        Err(error) => Err(error.into()),
-    }
 }
 
 /// Returns the point in time that is this many seconds away.

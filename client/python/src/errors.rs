@@ -19,6 +19,15 @@ pub(crate) enum CallError {
     Refused(&'static str, String),
 }
 
+/// Returns `false` for a missing resource, so that callers can remove what may be gone.
+pub(crate) fn was_found<T>(answer: Result<T, Error>) -> Result<bool, CallError> {
+    match answer {
+        Ok(_) => Ok(true),
+        Err(error) if error.code().map(code_name).as_deref() == Some("NOT_FOUND") => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
 impl From<Error> for CallError {
     fn from(error: Error) -> Self {
         Self::Client(error)

@@ -25,9 +25,9 @@ use crate::arguments::{
     CheckedArguments, InputArguments, OutputArguments, ScopeArguments, ValidText, shared_bytes,
     text_list,
 };
-use crate::client::{Client, was_found};
+use crate::client::Client;
 use crate::connection::Connection;
-use crate::errors::CallError;
+use crate::errors::{CallError, was_found};
 use crate::progress::terminal_progress;
 use crate::results::{
     ArtifactAnswer, EntryAnswer, OutputAnswer, SkillAnswer, StagedInputAnswer, StagedSkillAnswer,

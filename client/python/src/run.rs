@@ -16,9 +16,8 @@ use skilld_client::{Client, ExecStream};
 use tokio::sync::Mutex;
 use tokio::time::sleep;
 
-use crate::client::was_found;
 use crate::connection::Connection;
-use crate::errors::CallError;
+use crate::errors::{CallError, was_found};
 use crate::results::{
     EndAnswer, OutputAnswer, ProblemAnswer, StagedInputAnswer, StagedSkillAnswer, SummaryAnswer,
 };
