@@ -1,6 +1,6 @@
 //! Resource names and pages through a whole server: what one rpc answers, every other one takes.
 
-use crate::server::TestServer;
+use crate::server::{TestServer, violations};
 use skilld_proto::v1 as pb;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
@@ -17,17 +17,6 @@ const SKILLS: [(&str, &str); 3] = [
     ),
 ];
 const SECOND_POOL: &str = "[pools.second]\nimage = \"example/second:1\"\nwarm = 0\n";
-
-/// Returns the fields of a refused request, with their descriptions.
-#[track_caller]
-fn violations(status: &Status) -> Vec<(String, String)> {
-    assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
-    let details = status.get_error_details();
-    let refused = details.bad_request().expect("BadRequest");
-    let all = refused.field_violations.iter();
-    all.map(|one| (one.field.clone(), one.description.clone()))
-        .collect()
-}
 
 /// Returns the name of the resource that was not found.
 #[track_caller]

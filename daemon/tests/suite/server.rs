@@ -14,6 +14,8 @@ use skilld_proto::v1::{CreateWorkspaceRequest, Workspace};
 use skilld_tests::task_dir::TaskDir;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+use tonic::{Code, Status};
+use tonic_types::StatusExt;
 
 use crate::workspace_mount::{hide_workspaces, write_mounting_guest};
 
@@ -261,6 +263,24 @@ async fn stop(signals: mpsc::Sender<()>, run: JoinHandle<bool>) -> bool {
     // The server may have stopped before the second signal.
     signals.send(()).await.unwrap_or_default();
     run.await.expect("no panic")
+}
+
+/// Returns the fields of a refused request, with their descriptions.
+#[track_caller]
+pub(crate) fn violations(status: &Status) -> Vec<(String, String)> {
+    assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
+    let details = status.get_error_details();
+    let refused = details.bad_request().expect("BadRequest");
+    let all = refused.field_violations.iter();
+    all.map(|one| (one.field.clone(), one.description.clone()))
+        .collect()
+}
+
+/// Returns the fields of a refused request.
+#[track_caller]
+pub(crate) fn violated_fields(status: &Status) -> Vec<String> {
+    let all = violations(status).into_iter();
+    all.map(|(field, _)| field).collect()
 }
 
 /// Returns the sorted names of what a directory holds.

@@ -5,12 +5,12 @@ use skilld_proto::v1::exec_event::Event;
 use skilld_proto::v1::input_spec::Content;
 use skilld_proto::v1::output_event::Content as Output;
 use skilld_proto::v1::{self as pb, ErrorReason};
-use tonic::{Code, Status};
+use tonic::Status;
 use tonic_types::StatusExt;
 
 mod setup;
 
-use crate::server::{TestServer, wait_until, within};
+use crate::server::{TestServer, violated_fields, wait_until, within};
 
 const SKILLS: [(&str, &str); 1] = [("csv", "name: csv\ndescription: Reads tables.")];
 
@@ -127,15 +127,6 @@ async fn run(server: &TestServer, request: pb::RunExecRequest) -> Result<SeenRun
 fn reason(status: &Status) -> String {
     let details = status.get_error_details();
     details.error_info().expect("ErrorInfo").reason.clone()
-}
-
-#[track_caller]
-fn fields(status: &Status) -> Vec<String> {
-    assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
-    let details = status.get_error_details();
-    let refused = details.bad_request().expect("BadRequest");
-    let all = refused.field_violations.iter();
-    all.map(|one| one.field.clone()).collect()
 }
 
 async fn workspaces(server: &TestServer) -> Vec<String> {
@@ -364,7 +355,7 @@ async fn faults_of_each_part_cost_nothing() {
     let server = TestServer::start_with_commands("", &SKILLS).await;
     for (asked, field) in faulty_requests() {
         let refused = run(&server, asked).await.expect_err(field);
-        assert_eq!(fields(&refused), [field]);
+        assert_eq!(violated_fields(&refused), [field]);
     }
     assert_eq!(workspaces(&server).await, [""; 0], "nothing was claimed");
     // A failure after the claim leaves nothing, and the id free at once.

@@ -31,7 +31,7 @@ use crate::parse::finding::ValidationProfile;
 use crate::parse::problem::Problem;
 use crate::parse::skill_ref::{SkillRef, VersionRef, folder_name};
 use crate::parse::version::Specifier;
-use crate::placeholders;
+use crate::placeholders::{self, SkillFolder};
 use crate::skill_path::resolve_in_plugin;
 use crate::skills_options::SkillsOptions;
 use crate::sources::Sources;
@@ -98,18 +98,23 @@ impl SkillLibrary {
         let mut skill = Skill::clone(&*self.resolve(catalogue, wanted)?);
         let mut body = String::new();
         if skill.state != SkillState::Rejected {
-            let document = self.read_documents(&skill);
-            let read = document.map(|document| document.body).unwrap_or_default();
             let folder = self.plugins.workspace_folder(catalogue, &skill)?;
-            body = placeholders::resolve_placeholders(&read, &folder);
+            body = self.read_body(&skill, &folder);
         }
         skill.judge(profile);
         Ok((skill, body))
     }
 
+    /// Returns the body of a skill's SKILL.md, with the placeholders for its folder replaced.
+    pub(super) fn read_body(&self, skill: &Skill, folder: &SkillFolder) -> String {
+        let document = self.read_documents(skill);
+        let read = document.map(|document| document.body).unwrap_or_default();
+        placeholders::resolve_placeholders(&read, folder)
+    }
+
     /// Returns the skill that a reference selects: a listed one, else by its digest one that only the store has. A
     /// skill that was given with its plugin has the name of its folder in a workspace.
-    fn resolve(&self, catalogue: &Catalogue, wanted: &SkillRef) -> Result<Arc<Skill>> {
+    pub(super) fn resolve(&self, catalogue: &Catalogue, wanted: &SkillRef) -> Result<Arc<Skill>> {
         let listed = match &wanted.version {
             VersionRef::Digest(digest) => match find_digest(catalogue, wanted, digest) {
                 Some(skill) => skill,

@@ -74,8 +74,10 @@ impl SkillLibrary {
             version: VersionRef::Digest(leased.digest.clone()),
             ..wanted.clone()
         };
-        let (skill, body) = self.get(catalogue, &pinned, ValidationProfile::Lenient)?;
+        let mut skill = Skill::clone(&*self.resolve(catalogue, &pinned)?);
         let folder = self.plugins.workspace_folder(catalogue, &skill)?;
+        let body = self.read_body(&skill, &folder);
+        skill.judge(ValidationProfile::Lenient);
         let manifest = self.manifest(&leased)?;
         let files = manifest.files();
         let mut missing = Vec::new();

@@ -29,11 +29,8 @@ pub struct MaterialRequest {
 pub fn check_material(request: &pb::GetSkillMaterialRequest) -> Result<MaterialRequest> {
     let mut violations = ViolationCollector::default();
     let skill = violations.take(check_skill_name("name", &request.name));
-    let field = "max_document_bytes";
-    let bytes_max = violations.not_negative(field, request.max_document_bytes);
-    if bytes_max > DOCUMENT_BYTES_MAX as u64 {
-        violations.add(field, format_args!("must be at most {DOCUMENT_BYTES_MAX}"));
-    }
+    let (field, most) = ("max_document_bytes", DOCUMENT_BYTES_MAX);
+    let bytes_max = violations.number_or(field, request.max_document_bytes, most, most);
     let count = request.documents.len();
     if request.all_documents && count > 0 {
         let message = "is given with all_documents: give one of them";
@@ -63,10 +60,7 @@ pub fn check_material(request: &pb::GetSkillMaterialRequest) -> Result<MaterialR
             true => DocumentChoice::All,
             false => DocumentChoice::Paths(paths),
         },
-        bytes_max: match usize::try_from(bytes_max) {
-            Ok(0) | Err(_) => DOCUMENT_BYTES_MAX,
-            Ok(bytes) => bytes,
-        },
+        bytes_max,
     })
 }
 

@@ -25,7 +25,7 @@ pub struct InternalCommand {
     pub argv: Vec<String>,
     /// Environment variables, which replace those that every command gets.
     pub env: BTreeMap<String, String>,
-    /// Absolute path of the working directory in the container; empty means /workspace/work.
+    /// Absolute path of the working directory in the container; empty means /workspace.
     pub cwd: String,
     /// Bytes for stdin, at most 1 MiB; `None` means /dev/null.
     pub stdin: Option<Bytes>,

@@ -1,13 +1,13 @@
 //! Programs and variables of the execs of a tenant: limited by its configuration, narrowed by each request.
 
+use skilld_client::Client;
 use skilld_proto::v1 as pb;
 use skilld_proto::v1::exec_event::Event;
-use tonic::{Code, Status};
-use tonic_types::StatusExt;
+use tonic::Status;
 
 use super::harness::AccessServer;
 use super::quotas::set_quotas;
-use skilld_client::Client;
+use crate::server::violated_fields;
 
 const POLICY: &str = "allowed_programs = [\"python3\", \"sh\"]\ndenied_programs = [\"curl\"]\n\
                       allowed_env = [\"LANG\", \"REPORT_*\"]\nexecs = 7";
@@ -50,15 +50,6 @@ async fn effective_programs(
     Ok(programs)
 }
 
-#[track_caller]
-fn fields(refused: &Status) -> Vec<String> {
-    assert_eq!(refused.code(), Code::InvalidArgument, "{refused:?}");
-    let details = refused.get_error_details();
-    let violations = details.bad_request().expect("BadRequest");
-    let all = violations.field_violations.iter();
-    all.map(|one| one.field.clone()).collect()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_narrow_the_programs_of_their_tenant() {
     let server = AccessServer::start_with_commands().await;
@@ -81,7 +72,7 @@ async fn requests_narrow_the_programs_of_their_tenant() {
     }
     let widened = effective_programs(&user, spec(&["ls"], &[], &[])).await;
     assert_eq!(
-        fields(&widened.expect_err("refused")),
+        violated_fields(&widened.expect_err("refused")),
         ["spec.programs.allowed"]
     );
     let other = server.client("b", "user").await;
@@ -118,14 +109,17 @@ async fn requests_set_only_the_variables_of_their_tenant() {
         .expect("allowed");
     let refused = effective_programs(&user, spec(&[], &[], &["LANG", "LANGUAGE", "X"])).await;
     let expected = ["spec.env[\"LANGUAGE\"]", "spec.env[\"X\"]"];
-    assert_eq!(fields(&refused.expect_err("refused")), expected);
+    assert_eq!(violated_fields(&refused.expect_err("refused")), expected);
     let env = [("PATH".to_owned(), "/tmp".to_owned())];
     let create = pb::CreateWorkspaceRequest {
         env: env.clone().into(),
         ..pb::CreateWorkspaceRequest::default()
     };
     let refused = user.workspaces().create_workspace(create).await;
-    assert_eq!(fields(&refused.expect_err("refused")), ["env[\"PATH\"]"]);
+    assert_eq!(
+        violated_fields(&refused.expect_err("refused")),
+        ["env[\"PATH\"]"]
+    );
     let run = pb::RunExecRequest {
         workspace_template: Some(pb::WorkspaceTemplate {
             env: env.into(),
@@ -136,6 +130,6 @@ async fn requests_set_only_the_variables_of_their_tenant() {
     };
     let refused = user.execs().run_exec(run).await;
     let expected = ["workspace_template.env[\"PATH\"]"];
-    assert_eq!(fields(&refused.expect_err("refused")), expected);
+    assert_eq!(violated_fields(&refused.expect_err("refused")), expected);
     assert!(server.stop().await);
 }

@@ -119,7 +119,7 @@ async fn faults_of_a_setup_are_named_and_cost_nothing() {
             ..request("job", "true")
         };
         let refused = run(&server, asked).await.expect_err(field);
-        assert_eq!(fields(&refused), [field]);
+        assert_eq!(violated_fields(&refused), [field]);
     }
     assert_eq!(workspaces(&server).await, [""; 0], "nothing was claimed");
     assert!(server.stop().await);
@@ -249,9 +249,9 @@ async fn a_hostile_archive_is_refused_and_leaves_nothing() {
     }
     let large = vec![0; (1 << 20) + 1];
     let refused = run_with(archive("work/x/", large)).await;
-    assert_eq!(fields(&refused), ["inputs[0].archive"]);
+    assert_eq!(violated_fields(&refused), ["inputs[0].archive"]);
     let refused = run_with(archive("", tar(&[]))).await;
-    assert_eq!(fields(&refused), ["inputs[0].path"]);
+    assert_eq!(violated_fields(&refused), ["inputs[0].path"]);
     assert!(server.stop().await);
 }
 
