@@ -109,7 +109,7 @@ async fn ours_once(
     Ok(took)
 }
 
-/// Does the same in one call of the API, without the tool layer.
+/// Does the same in one call of the API, which stages and collects likewise, without the tool layer.
 async fn bare_once(
     client: &Client,
     workspace: &str,
@@ -122,18 +122,20 @@ async fn bare_once(
         shell: shell.unwrap_or_default().to_owned(),
         ..ExecSpec::default()
     };
-    let collect = CollectSpec {
-        globs: vec!["out/*.txt".into()],
-        ..CollectSpec::default()
-    };
+    let globs = if file { "out/*.txt" } else { "out/**" };
     let outputs = RunOutputs {
-        spec: Some(collect),
+        spec: Some(CollectSpec {
+            globs: vec![globs.to_owned()],
+            ..CollectSpec::default()
+        }),
+        changed_only: true,
         ..RunOutputs::default()
     };
     let request = RunExecRequest {
         parent: workspace.to_owned(),
         spec: Some(spec),
-        outputs: file.then_some(outputs),
+        skills: vec![SKILL.to_owned()],
+        outputs: Some(outputs),
         ..RunExecRequest::default()
     };
     let ran = daemon_calls::run_request(client, request).await?;
