@@ -62,6 +62,23 @@ pub fn short_id(name: &str) -> String {
     id.replacen("/execs/", "/", 1)
 }
 
+/// Returns the name by which a command runs in the folder of a staged skill: the reference without its version, and of a
+/// skill within a skill, `parent/child`, the last id. A `/` in any other name is part of it.
+#[must_use]
+pub fn skill_folder(reference: &str) -> &str {
+    let is_id = |part: &str| {
+        part.starts_with(|first: char| first.is_ascii_alphanumeric())
+            && part
+                .chars()
+                .all(|letter| letter.is_ascii_alphanumeric() || "._-".contains(letter))
+    };
+    let name = reference.split('@').next().unwrap_or(reference);
+    match name.rsplit_once('/') {
+        Some((_, last)) if name.split('/').all(is_id) => last,
+        Some(_) | None => name,
+    }
+}
+
 /// Returns a new id for a workspace. The client chooses it so that a repeated request makes nothing twice.
 #[must_use]
 pub fn new_workspace_id() -> String {
@@ -162,5 +179,20 @@ mod tests {
             a.bytes()
                 .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
         );
+    }
+
+    #[test]
+    fn a_slash_divides_ids_and_no_other_names() {
+        for (reference, folder) in [
+            ("csv@1", "csv"),
+            ("parent/child", "child"),
+            ("a/b_1/c.d-e@sha256:00", "c.d-e"),
+            ("acme:deploy", "acme:deploy"),
+            ("CI/CD helper", "CI/CD helper"),
+            ("数据/report", "数据/report"),
+            ("a//b", "a//b"),
+        ] {
+            assert_eq!(skill_folder(reference), folder, "{reference}");
+        }
     }
 }

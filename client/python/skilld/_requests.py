@@ -6,6 +6,7 @@ import os
 import posixpath
 from typing import IO, TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
+from ._skilld import skill_folder
 from .errors import _invalid
 
 if TYPE_CHECKING:
@@ -43,11 +44,6 @@ def text_of(path: Union[str, "os.PathLike[str]"]) -> str:
 def workspace_path(path: Union[str, "os.PathLike[str]"], base: str = WORKSPACE) -> str:
     """Returns the absolute path in the sandbox, without ``.`` and ``..``. Relative paths begin in ``base``."""
     return "/" + posixpath.normpath(posixpath.join(base, text_of(path))).lstrip("/")
-
-
-def skill_folder(skill: str) -> str:
-    """Returns the name under which a skill is staged: without a version, and without the skill around it."""
-    return skill.split("@", 1)[0].rsplit("/", 1)[-1]
 
 
 def data_of(data: Any) -> bytes:
@@ -267,3 +263,47 @@ def run_arguments(cmd: Union[str, Sequence[str]], **others: Any) -> dict:
     elif not arguments["skill"]:
         arguments["cwd"] = workspace_path(arguments["cwd"])
     return arguments
+
+
+def prepare_run(
+    cmd: Union[str, Sequence[str]],
+    staged: Sequence[str],
+    *,
+    inputs: Optional[Inputs],
+    outputs: Union[str, Sequence[str], None],
+    skills: Sequence[str],
+    skill: Optional[str],
+    stdin: Union[str, bytes, None],
+    envs: Optional[Mapping[str, str]],
+    cwd: Optional[str],
+    scope: Union["Artifacts", "AsyncArtifacts", None],
+    save_to: Union["Artifacts", "AsyncArtifacts", None],
+    **others: Any,
+) -> Tuple[dict, List[Tuple[str, PackedInput]]]:
+    """Returns the arguments of a run that stages and collects, and the inputs to send before it.
+
+    Without ``skill`` the command runs in the only one of ``skills``, or of those that are ``staged`` already.
+    """
+    if skill is None:
+        names = skills or staged
+        skill = names[0] if len(names) == 1 and cwd is None else ""
+    sent = None if stdin is None else data_of(stdin)
+    inline, large = read_inputs(inputs, bool(skill), workspace_path(cwd or WORKSPACE), sent)
+    arguments = run_arguments(
+        cmd,
+        skill=skill_folder(skill),
+        cwd=cwd or "",
+        env=dict(envs or {}),
+        stdin=sent,
+        skills=list(skills),
+        inputs=inline,
+        scope=None if scope is None else scope._scope,
+        outputs=read_outputs(outputs, save_to, bool(skill)),
+        **others,
+    )
+    return arguments, large
+
+
+def command_timeout(timeout: Optional[float]) -> Optional[float]:
+    """Returns the timeout of a command, whose 0 means the daemon's maximum."""
+    return 1e9 if timeout == 0 else timeout

@@ -12,7 +12,8 @@ use skilld_client::v1::collect_outputs_response::Payload;
 use skilld_client::v1::{
     ArtifactScope, CollectOutputsRequest, DeleteArtifactRequest, InputSpec,
     ListArtifactVersionsRequest, ListArtifactsRequest, ListFilesRequest, ListSkillsRequest,
-    LoadArtifactRequest, ReadFileRequest, Skill, StageInputsRequest, StageSkillsRequest,
+    LoadArtifactRequest, ReadFileRequest, Skill, StageFilesResponse, StageInputsRequest,
+    StageSkillsRequest,
 };
 use skilld_client::{
     Download, Error, PackLimits, SaveTarget, SkillArchive, TransferProgress, UploadTarget,
@@ -53,6 +54,32 @@ async fn read_whole<H>(
         progress.tell(all.len() as u64, size);
     }
     Ok(all)
+}
+
+/// Returns the request for a whole file.
+fn read_request(workspace: ValidText, path: ValidText) -> ReadFileRequest {
+    ReadFileRequest {
+        workspace: workspace.0,
+        path: path.0,
+        ..ReadFileRequest::default()
+    }
+}
+
+/// Returns the request for the files that match.
+fn collect_request(
+    workspace: ValidText,
+    outputs: CheckedArguments<OutputArguments>,
+) -> CollectOutputsRequest {
+    CollectOutputsRequest {
+        workspace: workspace.0,
+        spec: Some(outputs.0.into_spec(&skilld_client::new_exec_id())),
+    }
+}
+
+/// Returns the path of the first file that was written, and the size of all.
+fn upload_answer(staged: StageFilesResponse) -> (Option<String>, i64) {
+    let first = staged.files.into_iter().next();
+    (first.map(|file| file.path), staged.size_bytes)
 }
 
 #[pymethods]
@@ -116,10 +143,7 @@ impl FileTransfers {
             let staged = client
                 .upload(target, Cursor::new(shared_bytes(data)))
                 .await?;
-            Ok((
-                staged.files.into_iter().next().map(|file| file.path),
-                staged.size_bytes,
-            ))
+            Ok(upload_answer(staged))
         })
     }
 
@@ -136,10 +160,7 @@ impl FileTransfers {
             let staged = client
                 .upload_path(&workspace.0, &local, &path.0, bar)
                 .await?;
-            Ok((
-                staged.files.into_iter().next().map(|file| file.path),
-                staged.size_bytes,
-            ))
+            Ok(upload_answer(staged))
         })
     }
 
@@ -166,12 +187,7 @@ impl FileTransfers {
     fn read(&self, py: Python<'_>, workspace: ValidText, path: ValidText) -> PyResult<Py<PyAny>> {
         self.connection.call(py, |client| async move {
             let bar = terminal_progress(&path.0);
-            let request = ReadFileRequest {
-                workspace: workspace.0,
-                path: path.0,
-                ..ReadFileRequest::default()
-            };
-            let download = client.read_file(request).await?;
+            let download = client.read_file(read_request(workspace, path)).await?;
             let size = count_from_int64(download.header().size_bytes);
             read_whole(download, Some(size), bar).await
         })
@@ -181,12 +197,8 @@ impl FileTransfers {
     fn open(&self, py: Python<'_>, workspace: ValidText, path: ValidText) -> PyResult<Py<PyAny>> {
         let connection = self.connection.clone();
         self.connection.call(py, move |client| async move {
-            let request = ReadFileRequest {
-                workspace: workspace.0,
-                path: path.0,
-                ..ReadFileRequest::default()
-            };
-            let (_, data) = client.read_file(request).await?.into_parts();
+            let file = client.read_file(read_request(workspace, path)).await?;
+            let (_, data) = file.into_parts();
             let state = FileState {
                 data: Some(data),
                 pieces: HandedPieces::new(),
@@ -204,11 +216,7 @@ impl FileTransfers {
         outputs: CheckedArguments<OutputArguments>,
     ) -> PyResult<Py<PyAny>> {
         self.connection.call(py, |client| async move {
-            let request = CollectOutputsRequest {
-                workspace: workspace.0,
-                spec: Some(outputs.0.into_spec(&skilld_client::new_exec_id())),
-            };
-            let mut messages = client.collect(request).await?;
+            let mut messages = client.collect(collect_request(workspace, outputs)).await?;
             let (bar, mut received) = (terminal_progress("outputs"), 0);
             let (mut files, mut summary) = (Vec::<OutputAnswer>::new(), SummaryAnswer::default());
             while let Some(message) = messages.next().await? {
@@ -237,10 +245,7 @@ impl FileTransfers {
         directory: PathBuf,
     ) -> PyResult<Py<PyAny>> {
         self.connection.call(py, |client| async move {
-            let request = CollectOutputsRequest {
-                workspace: workspace.0,
-                spec: Some(outputs.0.into_spec(&skilld_client::new_exec_id())),
-            };
+            let request = collect_request(workspace, outputs);
             let bar = terminal_progress("outputs");
             let written = client.collect_to_dir(request, &directory, bar).await?;
             let skipped = written.skipped.into_iter();

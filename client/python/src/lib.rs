@@ -30,6 +30,13 @@ fn new_id() -> String {
     skilld_client::new_exec_id()
 }
 
+/// Returns the name by which a command runs in the folder of a staged skill, for its reference.
+#[pyfunction]
+fn skill_folder(reference: arguments::ValidText) -> String {
+    let arguments::ValidText(reference) = reference;
+    skilld_client::skill_folder(&reference).to_owned()
+}
+
 #[pymodule]
 fn _skilld(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
@@ -41,5 +48,6 @@ fn _skilld(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<tools::ToolSession>()?;
     module.add_class::<tools::Toolset>()?;
     module.add_function(wrap_pyfunction!(version_fault, module)?)?;
-    module.add_function(wrap_pyfunction!(new_id, module)?)
+    module.add_function(wrap_pyfunction!(new_id, module)?)?;
+    module.add_function(wrap_pyfunction!(skill_folder, module)?)
 }

@@ -18,7 +18,7 @@ from typing import (
     overload,
 )
 
-from .._requests import data_of, run_arguments
+from .._requests import command_timeout, data_of, run_arguments
 from .._skilld import Client, RunStream, new_id
 from ..errors import NotFoundException, SkilldError
 from ..results import CommandResult, ProcessInfo, PtySize, RunResult
@@ -266,7 +266,7 @@ class AsyncCommands(_AsyncExecs):
             env=dict(envs or {}),
             cwd=cwd or "",
             open_stdin=stdin,
-            timeout=timeout if timeout or timeout is None else 1e9,
+            timeout=command_timeout(timeout),
         )
         if background:
             return await self._open(arguments, on_stdout, on_stderr)
@@ -305,7 +305,7 @@ class AsyncPty(_AsyncExecs):
             open_stdin=True,
             terminal=(size.rows, size.cols),
             output_bytes=0,
-            timeout=timeout if timeout or timeout is None else 1e9,
+            timeout=command_timeout(timeout),
         )
         return await self._open(arguments)
 

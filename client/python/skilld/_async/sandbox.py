@@ -6,19 +6,8 @@ import os  # noqa: F401 (annotations of inputs name it)
 from typing import List, Mapping, Optional, Sequence, Tuple, Union
 
 from .._connection import ConnectionOptions, Unpack, connect
-from .._requests import (
-    IDLE_TIMEOUT_MAX,
-    WORKSPACE,
-    Inputs,
-    data_of,
-    read_inputs,
-    read_outputs,
-    run_arguments,
-    skill_folder,
-    workspace_arguments,
-    workspace_path,
-)
-from .._skilld import Client, FileTransfers, new_id
+from .._requests import IDLE_TIMEOUT_MAX, Inputs, prepare_run, workspace_arguments
+from .._skilld import Client, FileTransfers, new_id, skill_folder
 from ..errors import SandboxNotFoundException, _invalid
 from ..results import RunResult, SandboxInfo
 from .commands import AsyncCommands, AsyncPty, OutputHandler, run_to_end
@@ -190,28 +179,24 @@ class AsyncSandbox:
 
         A command that prints more than 64 MiB is killed with the reason ``OUTPUT_LIMIT``.
         """
-        if skill is None:
-            names = [skill_folder(name) for name in skills] or self.skills.names
-            skill = names[0] if len(names) == 1 and cwd is None else ""
-        skill = skill_folder(skill)
-        sent = None if stdin is None else data_of(stdin)
-        inline, large = read_inputs(inputs, bool(skill), workspace_path(cwd or WORKSPACE), sent)
-        for target, data in large:
-            await self.inputs._upload(target, data)
-        arguments = run_arguments(
+        arguments, large = prepare_run(
             cmd,
+            self.skills.names,
+            inputs=inputs,
+            outputs=outputs,
+            skills=skills,
+            skill=skill,
+            stdin=stdin,
+            envs=envs,
+            cwd=cwd,
+            scope=scope,
+            save_to=save_to,
             parent=self.sandbox_id,
             exec_id=exec_id or new_id(),
-            skill=skill,
-            cwd=cwd or "",
-            env=dict(envs or {}),
-            stdin=sent,
             timeout=timeout,
-            skills=list(skills),
-            inputs=inline,
-            scope=None if scope is None else scope._scope,
-            outputs=read_outputs(outputs, save_to, bool(skill)),
         )
+        for target, data in large:
+            await self.inputs._upload(target, data)
         result = await run_to_end(self._client, arguments, on_stdout, on_stderr, on_cancel)
         self.skills.add([skill_folder(name) for name in skills])
         return result
@@ -251,23 +236,21 @@ async def run(
     The parameters are those of :meth:`AsyncSandbox.run` and :meth:`AsyncSandbox.create`. ``keep`` leaves the sandbox,
     whose id is ``sandbox_id`` of the result. Inputs that are too large for one call are sent before it.
     """
-    if skill is None:
-        skill = skill_folder(skills[0]) if len(skills) == 1 and cwd is None else ""
-    sent = None if stdin is None else data_of(stdin)
-    inline, large = read_inputs(inputs, bool(skill), workspace_path(cwd or WORKSPACE), sent)
     client = connect(BLOCKING, connection)
-    arguments = run_arguments(
+    arguments, large = prepare_run(
         cmd,
+        (),
+        inputs=inputs,
+        outputs=outputs,
+        skills=skills,
+        skill=skill,
+        stdin=stdin,
+        envs=envs,
+        cwd=cwd,
+        scope=scope,
+        save_to=save_to,
         exec_id=exec_id or new_id(),
-        skill=skill_folder(skill),
-        cwd=cwd or "",
-        env=dict(envs or {}),
-        stdin=sent,
         timeout=timeout,
-        skills=list(skills),
-        inputs=inline,
-        scope=None if scope is None else scope._scope,
-        outputs=read_outputs(outputs, save_to, bool(skill)),
         template=workspace_arguments(template, None, None, None, limits),
         keep=keep,
     )

@@ -19,7 +19,7 @@ from typing import (
     overload,
 )
 
-from .._requests import data_of, run_arguments
+from .._requests import command_timeout, data_of, run_arguments
 from .._skilld import Client, RunStream, new_id
 from ..errors import NotFoundException, SkilldError
 from ..results import CommandResult, ProcessInfo, PtySize, RunResult
@@ -267,7 +267,7 @@ class Commands(_Execs):
             env=dict(envs or {}),
             cwd=cwd or "",
             open_stdin=stdin,
-            timeout=timeout if timeout or timeout is None else 1e9,
+            timeout=command_timeout(timeout),
         )
         if background:
             return self._open(arguments, on_stdout, on_stderr)
@@ -306,7 +306,7 @@ class Pty(_Execs):
             open_stdin=True,
             terminal=(size.rows, size.cols),
             output_bytes=0,
-            timeout=timeout if timeout or timeout is None else 1e9,
+            timeout=command_timeout(timeout),
         )
         return self._open(arguments)
 

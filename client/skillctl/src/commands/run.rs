@@ -12,7 +12,9 @@ use skilld_client::v1::{
     CreateWorkspaceRequest, ExecSpec, ListPoolsRequest, PreflightSkillRequest, RunExecRequest,
     RunOutputs, StageMode, WorkspaceTemplate,
 };
-use skilld_client::{Client, CollectedFiles, new_workspace_id, short_id, workspace_name};
+use skilld_client::{
+    Client, CollectedFiles, new_workspace_id, short_id, skill_folder, workspace_name,
+};
 
 use crate::commands::artifact::Scope;
 use crate::commands::collect::{self, CopyLimits};
@@ -191,27 +193,11 @@ impl Run {
         let command = self.command.clone();
         let mut spec = command.spec(&self.env, self.timeout, self.stdin);
         match &self.skill {
-            Some(skill) => folder_name(skill).clone_into(&mut spec.skill),
+            Some(skill) => skill_folder(skill).clone_into(&mut spec.skill),
             None => exec::WORKSPACE_ROOT.clone_into(&mut spec.cwd),
         }
         self.terminal.set_terminal(&mut spec);
         spec
-    }
-}
-
-/// Returns the name of the skill in whose folder the command runs: the reference without its version, and of a skill
-/// within a skill, `parent/child`, the last id. A `/` in any other name is part of it.
-fn folder_name(reference: &str) -> &str {
-    let is_id = |part: &str| {
-        part.starts_with(|first: char| first.is_ascii_alphanumeric())
-            && part
-                .chars()
-                .all(|letter| letter.is_ascii_alphanumeric() || "._-".contains(letter))
-    };
-    let name = reference.split('@').next().unwrap_or(reference);
-    match name.rsplit_once('/') {
-        Some((_, last)) if name.split('/').all(is_id) => last,
-        Some(_) | None => name,
     }
 }
 
@@ -402,26 +388,6 @@ impl TimingPrinter {
     fn lap(&self, step: &str, took: std::time::Duration) {
         if self.say {
             output::note!("{step} took {:.1} ms", took.as_secs_f64() * 1000.0);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_slash_divides_ids_and_no_other_names() {
-        for (reference, folder) in [
-            ("csv@1", "csv"),
-            ("parent/child", "child"),
-            ("a/b_1/c.d-e@sha256:00", "c.d-e"),
-            ("acme:deploy", "acme:deploy"),
-            ("CI/CD helper", "CI/CD helper"),
-            ("数据/report", "数据/report"),
-            ("a//b", "a//b"),
-        ] {
-            assert_eq!(folder_name(reference), folder, "{reference}");
         }
     }
 }
