@@ -159,7 +159,7 @@ impl Client {
         })
     }
 
-    /// Deletes a workspace that its caller gives up. The deletion goes on if the caller stops waiting for it.
+    /// Deletes a workspace after its caller failed or was cancelled. The deletion goes on if the caller stops waiting.
     fn discard_workspace(&self, py: Python<'_>, id: ValidText) -> PyResult<Py<PyAny>> {
         let connection = self.connection.clone();
         self.connection.clean_up(py, async move {

@@ -1,5 +1,5 @@
 //! Workspaces of sessions: each is created when it is first needed, known from then on, and replaced when it is lost.
-//! One that the host gave to a session is only used.
+//! A workspace that the host gave to a session is used as it is.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Preparation of a workspace by the `setup` of a RunExec: once for each workspace, and again if its content differs.
 //!
-//! It runs in a task of its own, which a client that leaves does not end. While it runs, the record says that the
+//! It runs in a task of its own and goes on if the client leaves. While it runs, the record says that the
 //! workspace has no setup: after a crash, or a failure, the next call runs all of it again.
 
 use std::sync::Arc;
@@ -112,7 +112,7 @@ impl ExecRpc {
     /// Runs one command to its end.
     async fn run_command(&self, caller: &Caller, exec: ExecRequest) -> Result<()> {
         let name = convert::exec_name(&exec.workspace.name(), &exec.exec_id);
-        // Like one that nobody reads: its output holds up no command.
+        // The command must not wait for a reader: a client may not come back to its output.
         let prepared = self.prepare_exec(caller, exec, StartMode::Detached).await?;
         let (grant, mut events) = start_prepared(prepared).await?;
         let (mut result, mut stderr) = (None, Vec::new());

@@ -40,7 +40,7 @@ async fn exit_code(child: &mut Child) -> Option<i32> {
     ended.expect("ends in time").expect("ends").code()
 }
 
-/// Waits until a condition on the workspaces holds, of whose changes the fake notifies nobody.
+/// Waits until a condition on the workspaces holds. The fake has no event for their changes.
 async fn wait_for_workspaces(fake: &Fake, is_met: impl Fn(&[WorkspaceState]) -> bool) {
     let mut tick = tokio::time::interval(Duration::from_millis(5));
     let waiting = async {

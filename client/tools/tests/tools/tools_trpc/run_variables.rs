@@ -1,4 +1,4 @@
-//! Variables that a hook of the host gives to a run: they reach its command, and their values reach nobody else.
+//! Variables that a hook of the host gives to a run: its command gets them, and no result of a tool has their values.
 
 use std::collections::BTreeMap;
 
