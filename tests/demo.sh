@@ -15,7 +15,7 @@ readonly office_command=(python scripts/sales_workbook.py --by region --sum reve
 readonly BIN=${BIN:-$TARGET/debug} GUEST=${GUEST:-$TARGET/$TRIPLE/debug/skilld-guest}
 # Short, since the paths of sockets end at 107 bytes.
 dir=$(mktemp -d /tmp/skd.XXXXXX)
-before=$(tests/leftovers.sh --containers)
+before=$(tests/leftovers.sh --before)
 daemon= office_warm=0
 ! docker image inspect "$office_image" >/dev/null 2>&1 || office_warm=1
 

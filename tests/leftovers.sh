@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Proves that a run left nothing: no container, image, mount, loop device, process, socket or file. Used by tests/run.sh and the demo.
 #
-#   leftovers.sh --containers   prints the ids of skilld's containers, to be given to the second call
+#   leftovers.sh --before       prints the ids of skilld's containers and unused volumes, to be given to the second call
 #   leftovers.sh DIR IDS        fails and names what is left, or removes DIR and says that nothing is
 #
 # DIR was TMPDIR while the run lasted. Ours is what has it in a path or in its environment, and every new container
@@ -13,6 +13,7 @@ containers() {
     docker ps --all --quiet --no-trunc --filter label=io.skilld.instance
     docker ps --all --quiet --no-trunc --filter label=io.skilld.test
 }
+unused_volumes() { docker volume ls --quiet --filter label=io.skilld.instance --filter dangling=true; }
 
 is_ours() { # container id
     ! grep -qxF "$1" <<<"$before" || return 1
@@ -29,7 +30,7 @@ left() {
         ! is_ours "$id" || docker inspect -f 'container {{.Name}} ({{.State.Status}})' "$id"
     done
     docker images --filter "label=io.skilld.test=$dir" --format 'image {{.Repository}}:{{.Tag}} {{.ID}}'
-    docker volume ls --quiet --filter label=io.skilld.instance --filter dangling=true | sed 's/^/volume /'
+    unused_volumes | { grep -vxF "$before" || true; } | sed 's/^/volume /'
     docker network ls --quiet --filter label=io.skilld.instance | sed 's/^/network /'
     awk -v dir="$dir/" 'index($5, dir) == 1 { print "mount", $5 }' /proc/self/mountinfo
     awk -v dir="$dir/" 'index($0, dir) == 1 { print "loop device over", $0 }' /sys/block/loop*/loop/backing_file 2>/dev/null || true
@@ -43,8 +44,9 @@ left() {
     find "$dir" -mindepth 1 -printf 'file %p\n' | sed -n 1,20p
 }
 
-if [ "${1-}" = --containers ]; then
+if [ "${1-}" = --before ]; then
     containers
+    unused_volumes
     exit
 fi
 readonly dir=$1 before=$2

@@ -14,7 +14,7 @@ cd "$(dirname "$0")/.."
 
 : "${BIN:?is set by make}" "${GUEST:?is set by make}" "${TARGET:?is set by make}"
 readonly exposure_max=40 venv=$TARGET/packages-venv
-before=$(tests/leftovers.sh --containers)
+before=$(tests/leftovers.sh --before)
 # Short, since the paths of sockets end at 107 bytes.
 dir=$(mktemp -d /tmp/skp.XXXXXX)
 export TMPDIR=$dir

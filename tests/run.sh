@@ -42,7 +42,7 @@ in_background() {
 }
 # The calls of make below are none of the jobs of the make that runs this.
 unset MAKEFLAGS MFLAGS
-before=$(tests/leftovers.sh --containers)
+before=$(tests/leftovers.sh --before)
 # Some open hundreds of connections; the limit is often 1024.
 ulimit -Sn "$(ulimit -Hn)"
 

@@ -123,6 +123,12 @@ pub fn resolve_exec(
         // Clients read in `effective_spec` what runs: the interpreter and the script's path, too.
         spec.argv.clone_from(&argv);
     }
+    // The guest answers with this spec, and the environment is beside it.
+    for name in &spec.secret_env {
+        if let Some(value) = spec.env.get_mut(name) {
+            "***".clone_into(value);
+        }
+    }
     Ok(guest::StartExecRequest {
         exec_id,
         request_digest: digest.into(),

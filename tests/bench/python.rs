@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use futures::future::try_join_all;
 use serde::Deserialize;
 use skilld_client::Client;
-use skilld_tests::exec::{argv, workspace};
+use skilld_tests::exec::{shell, workspace};
 use skilld_tests::{Daemon, binaries};
 use tokio::process::Command;
 
@@ -51,14 +51,7 @@ pub(crate) async fn python(bench: &BenchOptions) -> Result<Vec<TableRow>> {
         let mut command = Command::new(&interpreter);
         command.arg(&script).arg(daemon.endpoint());
         command.arg(runs.to_string());
-        let printed = command.stderr(std::process::Stdio::inherit()).output();
-        let printed = printed.await?;
-        ensure!(
-            printed.status.success(),
-            "run.py ended with {}",
-            printed.status
-        );
-        let figures: PythonFigures = serde_json::from_slice(&printed.stdout)?;
+        let figures: PythonFigures = serde_json::from_str(&printed(&mut command).await?)?;
         for took in figures.run_ns {
             python.time(std::time::Duration::from_nanos(took))?;
         }
@@ -66,7 +59,7 @@ pub(crate) async fn python(bench: &BenchOptions) -> Result<Vec<TableRow>> {
         python_rate.rate(u64::try_from(runs)?, threads)?;
         let first = names.first().context("no workspace")?;
         for _ in 0..runs {
-            let ran = daemon_calls::run_exec(client, first, argv(["true"])).await?;
+            let ran = daemon_calls::run_exec(client, first, shell("true")).await?;
             rust.time(ran.end)?;
         }
         let started = Instant::now();
@@ -82,12 +75,20 @@ pub(crate) async fn python(bench: &BenchOptions) -> Result<Vec<TableRow>> {
     ])
 }
 
+/// Runs a program, which has to succeed, and returns what it printed.
+async fn printed(program: &mut Command) -> Result<String> {
+    let ended = program.output().await?;
+    let said = String::from_utf8_lossy(&ended.stderr);
+    ensure!(ended.status.success(), "{program:?} failed: {said}");
+    Ok(String::from_utf8(ended.stdout)?)
+}
+
 /// Makes `runs` calls, of which [`THREADS`] are open at once.
 async fn run_at_once(client: &Client, names: &[String], runs: usize) -> Result<()> {
     let tasks = (0..THREADS).map(|task| async move {
         for run in (task..runs).step_by(THREADS) {
             let name = names.get(run % names.len()).context("no workspace")?;
-            daemon_calls::run_exec(client, name, argv(["true"])).await?;
+            daemon_calls::run_exec(client, name, shell("true")).await?;
         }
         anyhow::Ok(())
     });
@@ -99,13 +100,7 @@ async fn install_wheel() -> Result<PathBuf> {
     let target = binaries::target_dir()?;
     let mut build = Command::new(binaries::repository().join("client/python/wheel.sh"));
     build.arg("release").env("CARGO_TARGET_DIR", &target);
-    let built = build.output().await?;
-    ensure!(
-        built.status.success(),
-        "wheel.sh ended with {}",
-        built.status
-    );
-    let wheel = String::from_utf8(built.stdout)?;
+    let wheel = printed(&mut build).await?;
     let venv = target.join("bench-venv");
     let made = Command::new("python3")
         .args(["-m", "venv", "--clear"])

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use serde_json::json;
+use skilld_client::v1::{CreateWorkspaceRequest, CreateWorkspaceTokenRequest};
 use skilld_client::{Client, ConnectOptions, Error, TokenSource};
 use tempfile::TempDir;
 use tokio::process::Command;
@@ -141,6 +142,33 @@ impl SharedDaemon {
             Ok(whoami.output().await?.status.success().then_some(()))
         })
         .await?;
+        Ok(token)
+    }
+
+    /// Makes a workspace of the tenant `a` and a token that opens nothing else, which becomes the latest one. Returns it.
+    ///
+    /// # Errors
+    /// When skillctl fails, or the daemon does not notice the token of the workspace's creator.
+    pub async fn create_workspace_token(&self, id: &str) -> Result<String> {
+        self.create_token("creator", "tenant_admin").await?;
+        self.connect()
+            .await?
+            .create_workspace(CreateWorkspaceRequest {
+                workspace_id: id.to_owned(),
+                ..CreateWorkspaceRequest::default()
+            })
+            .await?;
+        let request = CreateWorkspaceTokenRequest {
+            workspace: format!("workspaces/{id}"),
+            ..CreateWorkspaceTokenRequest::default()
+        };
+        let token = self
+            .connect()
+            .await?
+            .create_workspace_token(request)
+            .await?
+            .token;
+        install(&self.path("token"), &token, 0o600);
         Ok(token)
     }
 

@@ -34,6 +34,7 @@ pub(crate) async fn add_run_variables(
         let problem = format!("the command was not started: {}", problems.join("; "));
         return Err(hook_error(problem));
     }
+    spec.secret_env = secret.keys().cloned().collect();
     call.tools
         .secrets
         .remember(call.session, secret.into_values());

@@ -46,6 +46,9 @@ pub struct AuditRecord {
     /// Command of a call that starts one, from [`super::AuditLog::describe_exec`].
     #[serde(flatten)]
     pub exec: Option<ExecDescription>,
+    /// Commands of the `setup` of a RunExec, at most 16.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub setup: Vec<ExecDescription>,
     /// Decision and outcome, as far as the call has come.
     #[serde(skip)]
     pub stage: CallStage,

@@ -110,6 +110,7 @@ pub(super) fn record(id: &str) -> AuditRecord {
         method: BoundedText::new("/skilld.v1.ExecService/RunExec"),
         resource: Some(BoundedText::new("workspaces/job-7")),
         exec: None,
+        setup: Vec::new(),
         stage: CallStage::End(CallOutcome {
             code: Code::Ok,
             reason: None,

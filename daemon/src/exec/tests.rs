@@ -461,6 +461,22 @@ fn effective_spec_contains_applied_defaults_and_maximums() {
 }
 
 #[test]
+fn effective_spec_has_no_value_of_a_secret_variable() {
+    let spec = pb::ExecSpec {
+        env: [("TOKEN", "a secret"), ("PLAIN", "shown")]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into(),
+        secret_env: vec!["TOKEN".to_owned()],
+        ..shell("x")
+    };
+    let request = resolve_spec(spec, StartMode::Run).expect("good");
+    assert!(request.env.contains(&"TOKEN=a secret".to_owned()));
+    let effective = request.spec.expect("spec").env;
+    assert_eq!(effective["TOKEN"], "***");
+    assert_eq!(effective["PLAIN"], "shown");
+}
+
+#[test]
 fn a_skill_that_is_not_staged_is_not_found() {
     let error = resolve_spec(
         pb::ExecSpec {

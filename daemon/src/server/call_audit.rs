@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use http::HeaderMap;
 use prost::Message;
 use prost::encoding::{DecodeContext, WireType, decode_key, skip_field};
-use skilld_proto::v1::{CollectOutputsRequest, ErrorReason, RunExecRequest};
+use skilld_proto::v1::{CollectOutputsRequest, ErrorReason, ExecSpec, RunExecRequest};
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
@@ -18,6 +18,7 @@ use crate::audit::{
 };
 use crate::error::{Error, reason_of};
 use crate::exec::script_arguments::build_script_arguments;
+use crate::rpc::convert::run::SETUP_COMMANDS_MAX;
 
 /// Kinds of names that a record may have. The first field of other requests may be anything, for instance a query.
 const RESOURCE_KINDS: [&str; 4] = ["workspaces/", "skills/", "artifacts/", "pools/"];
@@ -40,11 +41,12 @@ pub(super) struct CallAudit {
 /// Audit of a call, shared by the bodies of its request and of its answer.
 pub(super) type SharedCallAudit = Arc<CallAudit>;
 
-/// Object and command of a call, from its first message.
+/// Object and commands of a call, from its first message.
 #[derive(Debug, Default)]
 struct CallSubject {
     resource: Option<BoundedText<512>>,
     exec: Option<ExecDescription>,
+    setup: Vec<ExecDescription>,
 }
 
 impl CallAudit {
@@ -81,6 +83,7 @@ impl CallAudit {
                 method: BoundedText::new(path),
                 resource: None,
                 exec: None,
+                setup: Vec::new(),
                 stage: CallStage::Begin,
             },
             subject: OnceLock::new(),
@@ -130,12 +133,19 @@ impl CallAudit {
         &self,
         message: &[u8],
     ) -> Option<impl Future<Output = Result<(), Error>> + Send + use<>> {
+        // The first fields of both requests that start a command are the same.
+        let request = self.has_command.then(|| RunExecRequest::decode(message));
+        let request = request.and_then(Result::ok).unwrap_or_default();
+        let setup = request.setup.unwrap_or_default().commands;
         let subject = CallSubject {
             resource: named_resource(message, self.resource_field).map(BoundedText::new),
-            exec: self
-                .has_command
-                .then(|| self.describe_exec(message))
-                .flatten(),
+            exec: request.spec.and_then(|spec| self.describe_exec(&spec)),
+            // The handler refuses longer ones.
+            setup: setup
+                .iter()
+                .take(SETUP_COMMANDS_MAX)
+                .filter_map(|spec| self.describe_exec(spec))
+                .collect(),
         };
         // The cell is empty: a call has one first message.
         drop(self.subject.set(subject));
@@ -193,14 +203,14 @@ impl CallAudit {
         AuditRecord {
             resource: created.or(requested).cloned(),
             exec: subject.and_then(|subject| subject.exec.clone()),
+            setup: subject.map_or_else(Vec::new, |subject| subject.setup.clone()),
             stage,
             ..self.record.clone()
         }
     }
 
-    /// Describes the command of a request that starts one. The first fields of both requests are the same.
-    fn describe_exec(&self, message: &[u8]) -> Option<ExecDescription> {
-        let spec = RunExecRequest::decode(message).ok()?.spec?;
+    /// Describes a command; `None` if the handler refuses the arguments of its script.
+    fn describe_exec(&self, spec: &ExecSpec) -> Option<ExecDescription> {
         if !spec.argv.is_empty() {
             return Some(self.log.describe_exec(&spec.argv));
         }

@@ -228,6 +228,7 @@ mod tests {
             method: BoundedText::new("/skilld.v1.AccessService/GetPrincipal"),
             resource: None,
             exec: None,
+            setup: Vec::new(),
             stage: CallStage::Refusal(outcome),
         }
     }

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use skilld_tests::{SharedDaemon, binaries, wait};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::Command;
 
 use crate::foreign::{LIMIT, output, venv};
@@ -175,6 +175,59 @@ async fn skillctl_does_what_docs_access_shows() -> Result<()> {
     assert!(verified.contains("the chain is intact"), "{verified}");
     let text = std::fs::read_to_string(&log)?;
     assert!(text.contains("\"principal\":\"ci-1\"") && !text.contains("echo hello"));
+    shared.daemon.stop().await
+}
+
+#[tokio::test]
+async fn a_workspace_token_is_enough_for_the_tools_of_skillctl() -> Result<()> {
+    let shared = SharedDaemon::start().await?;
+    shared.create_workspace_token("job-8").await?;
+    let run = r#"{"skill": "text-stats", "command": "pwd; echo by token"}"#;
+    let tool = ["tool", "call", "skill_run", run, "--workspace", "job-8"];
+    let answer: Value = serde_json::from_str(&output(&mut shared.skillctl(&tool)?).await?)?;
+    let wanted = "/workspace/skills/text-stats\nby token\n";
+    assert_eq!(answer["stdout"], wanted, "{answer}");
+
+    let request = |id: u32, method: &str, params: Value| {
+        json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string()
+    };
+    let client = json!({"protocolVersion": "2025-06-18", "capabilities": {},
+        "clientInfo": {"name": "test", "version": "1"}});
+    let arguments: Value = serde_json::from_str(run)?;
+    let lines = [
+        request(1, "initialize", client),
+        json!({"jsonrpc": "2.0", "method": "notifications/initialized"}).to_string(),
+        request(
+            2,
+            "tools/call",
+            json!({"name": "skill_run", "arguments": arguments}),
+        ),
+    ];
+    let mut server = shared.skillctl(&["mcp", "--workspace", "job-8"])?;
+    let mut server = server
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut stdin = server.stdin.take().context("stdin")?;
+    stdin
+        .write_all((lines.join("\n") + "\n").as_bytes())
+        .await?;
+    let mut answers = BufReader::new(server.stdout.take().context("stdout")?).lines();
+    let answered = async {
+        while let Some(line) = answers.next_line().await? {
+            let answer: Value = serde_json::from_str(&line)?;
+            if answer["id"] == 2 {
+                return Ok(answer);
+            }
+        }
+        anyhow::bail!("no answer to the call")
+    };
+    let answer = tokio::time::timeout(LIMIT, answered).await??;
+    let said = answer["result"].to_string();
+    assert!(said.contains("by token"), "{answer}");
+    drop(stdin);
+    let ended = tokio::time::timeout(LIMIT, server.wait()).await??;
+    ensure!(ended.success(), "{ended}");
     shared.daemon.stop().await
 }
 

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
-use skilld_tests::{Daemon, binaries};
+use skilld_tests::{Daemon, SharedDaemon, binaries};
 use tempfile::TempDir;
 use tokio::process::Command;
 use tokio::sync::OnceCell;
@@ -82,6 +82,9 @@ pub(super) async fn run_tests(
     let mut pytest = binaries::without_settings(venv.path().join("bin/python"));
     pytest
         .args(["-B", "-m", "pytest", "-q", "-p", "no:cacheprovider"])
+        // pytest keeps its temporary files, which end with the environment.
+        .arg("--basetemp")
+        .arg(venv.path().join("tmp"))
         .args(arguments)
         .arg(directory)
         .env("SKILLD_ENDPOINT", daemon.endpoint())
@@ -97,6 +100,26 @@ async fn docs_python_typed_whole_does_what_it_shows() -> Result<()> {
     let test = "docs_python_typed_whole_does_what_it_shows";
     place.type_page("docs/python.md", test).await?;
     place.daemon.stop().await
+}
+
+#[tokio::test]
+async fn workspace_token_is_enough_for_a_sandbox_in_python() -> Result<()> {
+    let venv = environment(&[]).await?;
+    let shared = SharedDaemon::start().await?;
+    let token = shared.create_workspace_token("job-9").await?;
+    let program = "import sys, skilld\n\
+        options = dict(endpoint=sys.argv[1], ca_file=sys.argv[2], token=sys.argv[3])\n\
+        box = skilld.Sandbox.connect('job-9', **options)\n\
+        print(box.run('cat inputs/a', inputs={'a': b'by token'}).stdout)\n\
+        try:\n    skilld.Sandbox.create(**options)\n\
+        except skilld.SkilldError as error:\n    print(error.reason)\n";
+    let mut python = binaries::without_settings(venv.path().join("bin/python"));
+    python.args(["-c", program]);
+    python.arg(format!("https://{}", shared.target));
+    python.arg(shared.ca_file()).arg(token);
+    let printed = output(&mut Command::from(python)).await?;
+    assert_eq!(printed, "by token\nPERMISSION_DENIED\n");
+    shared.daemon.stop().await
 }
 
 #[tokio::test]

@@ -3,7 +3,9 @@
 //! The next bytes are received while the last ones are written. Each piece is handed over whole: tokio's own stdout copies
 //! it in small parts.
 
+use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 
 use bytes::Bytes;
 use skilld_client::v1::OutputStream;
@@ -94,13 +96,14 @@ impl OutputWriter {
 
 /// Writes what is handed over until there is no handle any more.
 fn write_all(mut requests: mpsc::Receiver<WriterRequest>) -> io::Result<()> {
+    // Past the buffer, which looks for the end of the last line in all that it gets.
+    let mut stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     while let Some(request) = requests.blocking_recv() {
         match request {
             WriterRequest::Write(OutputStream::Stderr, bytes) => io::stderr().write_all(&bytes)?,
             WriterRequest::Write(OutputStream::Stdout | OutputStream::Unspecified, bytes) => {
-                let mut stdout = io::stdout().lock();
+                io::stdout().flush()?;
                 stdout.write_all(&bytes)?;
-                stdout.flush()?;
             }
             WriterRequest::Flush(done) => {
                 // The handle may have stopped waiting.

@@ -29,8 +29,13 @@ impl RoomReportSearch {
             OutputStream::Stderr => &mut self.stderr,
             OutputStream::Stdout | OutputStream::Unspecified => &mut self.stdout,
         };
-        end.extend_from_slice(output_bytes(piece));
-        self.is_found = skilld_tools::lacks_room(&[&String::from_utf8_lossy(end)]);
+        let bytes = output_bytes(piece);
+        let (begin, rest) = bytes.split_at(bytes.len().min(REPORT_BYTES_MAX));
+        end.extend_from_slice(begin);
+        self.is_found = [end, bytes]
+            .into_iter()
+            .any(|it| skilld_tools::lacks_room(it));
+        end.extend_from_slice(rest.split_at(rest.len().saturating_sub(REPORT_BYTES_MAX)).1);
         end.drain(..end.len().saturating_sub(REPORT_BYTES_MAX));
     }
 }

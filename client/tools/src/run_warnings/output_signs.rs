@@ -1,5 +1,7 @@
 //! Signs in a command's output of what a workspace does not have: a network, packages, room.
 
+use memchr::memmem;
+
 /// Parts of messages about a network that does not answer, in lower case.
 const NETWORK_SIGNS: [&str; 31] = [
     // Name lookups, as libraries and programs report them.
@@ -58,8 +60,8 @@ const PACKAGE_SIGNS: [&str; 6] = [
     "cannot find package",
     "command not found",
 ];
-/// Parts of messages about a file system without room, in lower case.
-const ROOM_SIGNS: [&str; 2] = ["no space left on device", "enospc"];
+/// Parts of messages about a file system without room, as C, Go and Node.js write them.
+const ROOM_SIGNS: [&str; 3] = ["o space left on device", "ENOSPC", "enospc"];
 /// Warning about a file system that had no room for a while.
 const ROOM_WARNING: &str = "a file system was full while this ran: /tmp is small, so set TMPDIR=$WORK_DIR for large \
      temporary files, and delete files that are no longer needed";
@@ -82,13 +84,15 @@ pub(super) fn network_warning(streams: &[&str]) -> Option<String> {
 
 /// Returns a warning if a command reports that a file system has no room.
 pub(super) fn room_warning(streams: &[&str]) -> Option<String> {
-    lacks_room(streams).then(|| ROOM_WARNING.to_owned())
+    let is_full = streams.iter().any(|stream| lacks_room(stream.as_bytes()));
+    is_full.then(|| ROOM_WARNING.to_owned())
 }
 
 /// Returns `true` if output reports that a file system has no room. The result of an exec does not say so if the
 /// program's temporary files are gone at its end. What shows it has at most 64 bytes.
-pub fn lacks_room(streams: &[&str]) -> bool {
-    shows_sign(streams, &ROOM_SIGNS)
+pub fn lacks_room(output: &[u8]) -> bool {
+    let mut signs = ROOM_SIGNS.iter();
+    signs.any(|sign| memmem::find(output, sign.as_bytes()).is_some())
 }
 
 /// Returns `true` if a command reports a missing module or program. Its exit code may be that of another program in a

@@ -113,6 +113,7 @@ fn check_spec(
     spec.shell = normalise_shell_text(&spec.shell);
     check_command(violations, &spec);
     violations.environment("spec.env", &spec.env, ENV_MAX, ENV_BYTES_MAX);
+    check_secret_env(violations, &spec);
     check_stdin(violations, &spec);
     check_terminal(violations, &spec);
     violations.positive_duration("spec.timeout", spec.timeout);
@@ -142,6 +143,21 @@ fn check_skill(violations: &mut ViolationCollector, spec: &mut pb::ExecSpec) {
         );
     }
     spec.skill = skill_name(&folder);
+}
+
+fn check_secret_env(violations: &mut ViolationCollector, spec: &pb::ExecSpec) {
+    let count = spec.secret_env.len();
+    if count > ENV_MAX {
+        let message = format_args!("{count} names; at most {ENV_MAX}");
+        violations.add("spec.secret_env", message);
+        return;
+    }
+    for (index, name) in spec.secret_env.iter().enumerate() {
+        if !spec.env.contains_key(name) {
+            let field = format!("spec.secret_env[{index}]");
+            violations.add(field, "is no variable in spec.env");
+        }
+    }
 }
 
 fn check_stdin(violations: &mut ViolationCollector, spec: &pb::ExecSpec) {
@@ -570,6 +586,7 @@ mod tests {
     fn every_fault_is_named_at_once() {
         let spec = pb::ExecSpec {
             env: [("A B".to_owned(), String::new())].into(),
+            secret_env: vec!["A B".to_owned(), "B".to_owned()],
             skill: "skills/../x".into(),
             timeout: Some(prost_types::Duration {
                 seconds: -1,
@@ -600,6 +617,7 @@ mod tests {
             "spec.skill",
             "spec.argv[0]",
             "spec.env[\"A B\"]",
+            "spec.secret_env[1]",
             "spec.timeout",
             "spec.limits.open_files",
             "spec.retention.stdout_bytes",

@@ -136,6 +136,40 @@ async fn a_change_is_recorded_before_and_after_with_who_made_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn commands_of_a_setup_are_described_and_not_shown() {
+    let server = AccessServer::start_with("audit.file = {audit}\n").await;
+    let path = server.path("audit.log");
+    let user = server.client("a", "user").await;
+    create_workspace(&user, "w").await.expect("created");
+    let command = |argv: &[&str]| pb::ExecSpec {
+        argv: argv.iter().map(|&word| word.to_owned()).collect(),
+        ..pb::ExecSpec::default()
+    };
+    let request = pb::RunExecRequest {
+        parent: "workspaces/w".to_owned(),
+        spec: Some(command(&["/bin/echo"])),
+        setup: Some(pb::WorkspaceSetup {
+            commands: vec![command(&["pip", "canary"]), command(&["/bin/true"])],
+            ..pb::WorkspaceSetup::default()
+        }),
+        ..pb::RunExecRequest::default()
+    };
+    // This server has no directory in which a command could start.
+    user.execs().run_exec(request).await.expect_err("no place");
+    let is_run = |line: &Value| line["method"] == "/skilld.v1.ExecService/RunExec";
+    let began = wait_for(&path, is_run).await;
+    assert_eq!(began["program"], "echo");
+    let setup = began["setup"].as_array().expect("commands");
+    let programs: Vec<&Value> = setup.iter().map(|command| &command["program"]).collect();
+    assert_eq!(programs, ["pip", "true"]);
+    let fingerprint = |command: &Value| command["argv_hmac"].as_str().map(str::len);
+    assert!(setup.iter().all(|command| fingerprint(command) == Some(64)));
+    let text = std::fs::read_to_string(&path).expect("read");
+    assert!(!text.contains("canary"), "{text}");
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_a_call_names_what_it_created() {
     let server = AccessServer::start_with("audit.file = {audit}\n").await;
     let path = server.path("audit.log");

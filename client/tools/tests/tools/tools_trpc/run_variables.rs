@@ -87,6 +87,7 @@ async fn a_run_gets_the_variables_of_its_skill_and_tells_none() {
         let end = vec![summary(CollectSummary::default())];
         talk.fake.answer_collections([files, end].concat());
         let result = talk.call(tool, arguments).await;
+        assert_eq!(talk.spec().secret_env, ["API_TOKEN", "SHORT"], "{tool}");
         let env = talk.spec().env;
         assert_eq!(
             (env["API_TOKEN"].as_str(), env["SHORT"].as_str()),
