@@ -39,6 +39,7 @@ impl Environment {
             ("Docker", version.version.unwrap_or_default()),
             ("OCI runtime", info.default_runtime.unwrap_or_default()),
             ("storage driver", storage_driver.clone()),
+            ("file system of TMPDIR", temporary_file_system()?),
             ("cgroup version", cgroup.unwrap_or_default()),
             ("load average at start", read_text("/proc/loadavg")?),
         ];
@@ -68,6 +69,30 @@ impl Environment {
         }
         text
     }
+}
+
+/// Returns the type of the file system on which daemons of the benchmark keep their state. Ext4 without a journal makes
+/// files slowly.
+fn temporary_file_system() -> Result<String> {
+    let directory = std::env::temp_dir();
+    let mut findmnt = std::process::Command::new("findmnt");
+    findmnt.args(["--noheadings", "--output", "FSTYPE,SOURCE", "--target"]);
+    let found = findmnt.arg(directory).output().context("run findmnt")?;
+    let found = String::from_utf8(found.stdout)?;
+    let (kind, source) = found.trim().split_once(' ').unwrap_or((found.trim(), ""));
+    let device = source.trim().trim_start_matches("/dev/");
+    let journals = std::fs::read_dir("/proc/fs/jbd2").into_iter().flatten();
+    let is_own = |name: &str| {
+        name.strip_prefix(device)
+            .is_some_and(|it| it.starts_with('-'))
+    };
+    let has_journal = journals
+        .flatten()
+        .any(|it| it.file_name().to_str().is_some_and(is_own));
+    Ok(match (kind, has_journal) {
+        ("ext4", false) => "ext4 without a journal".to_owned(),
+        _ => kind.to_owned(),
+    })
 }
 
 fn read_text(path: &str) -> Result<String> {

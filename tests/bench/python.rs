@@ -1,11 +1,12 @@
 //! Section `python`: `Sandbox.run` of the Python package, and 64 threads of it, beside the same from Rust.
 
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use futures::future::try_join_all;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use skilld_client::Client;
 use skilld_tests::exec::{shell, workspace};
 use skilld_tests::{Daemon, binaries};
@@ -23,18 +24,59 @@ const PARTS: usize = 5;
 /// Maximum time that Python adds to the median: 0.5 ms.
 const OVER_RUST: Budget = Budget::Over(500_000);
 
-/// Figures that the script prints.
+/// Version of the package whose container runtime does the same, with what it needs and does not name.
+const TRPC: [&str; 2] = ["trpc-agent-py==1.2.0", "greenlet"];
+/// Number of its runs in each part.
+const TRPC_RUNS: usize = 10;
+
+/// Figures that the script of the package prints, in nanoseconds.
 #[derive(Debug, Deserialize)]
 struct PythonFigures {
-    /// Times of runs, in nanoseconds.
+    /// Times of runs.
     run_ns: Vec<u64>,
-    /// Time in which the threads together made as many runs, in nanoseconds.
+    /// Time in which the threads together made as many runs.
     threads_ns: u64,
+    #[serde(flatten)]
+    report: ReportFigures,
 }
 
-/// Measures `true` by one caller and by 64.
+/// Times of a command that writes a file, in nanoseconds.
+#[derive(Debug, Deserialize)]
+struct ReportFigures {
+    write_ns: Vec<u64>,
+    /// Those of the same with the file collected.
+    collect_ns: Vec<u64>,
+}
+
+/// Series of one side of these.
+#[derive(Debug)]
+struct ReportSeries {
+    write: FigureSeries,
+    collect: FigureSeries,
+}
+
+impl ReportSeries {
+    fn new() -> Self {
+        let [write, collect] = std::array::from_fn(|_| FigureSeries::times());
+        Self { write, collect }
+    }
+
+    fn add(&mut self, figures: &ReportFigures) -> Result<()> {
+        add_times(&mut self.write, &figures.write_ns)?;
+        add_times(&mut self.collect, &figures.collect_ns)
+    }
+}
+
+fn add_times(series: &mut FigureSeries, nanoseconds: &[u64]) -> Result<()> {
+    let mut times = nanoseconds.iter().copied().map(Duration::from_nanos);
+    times.try_for_each(|took| series.time(took))
+}
+
+/// Measures `true` by one caller and by 64, and a command that writes a file beside the container runtime of another
+/// package.
 pub(crate) async fn python(bench: &BenchOptions) -> Result<Vec<TableRow>> {
     let interpreter = install_wheel().await?;
+    let trpc = environment("bench-trpc-venv", &TRPC).await?;
     let options = daemon_calls::daemon_options().set("engine.uid_count", "8192");
     let daemon = Daemon::start_with(options).await?;
     let client = &daemon.client;
@@ -46,16 +88,16 @@ pub(crate) async fn python(bench: &BenchOptions) -> Result<Vec<TableRow>> {
     let runs = bench.times(2_000, 640) / PARTS;
     let [mut python, mut rust] = std::array::from_fn(|_| FigureSeries::times());
     let [mut python_rate, mut rust_rate] = std::array::from_fn(|_| FigureSeries::rates());
+    let [mut ours, mut theirs] = std::array::from_fn(|_| ReportSeries::new());
     let script = binaries::repository().join("client/python/benches/run.py");
+    let trpc_script = binaries::repository().join("tests/bench/trpc_container.py");
     for _ in 0..PARTS {
         let mut command = Command::new(&interpreter);
         command.arg(&script).arg(daemon.endpoint());
-        command.arg(runs.to_string());
-        let figures: PythonFigures = serde_json::from_str(&printed(&mut command).await?)?;
-        for took in figures.run_ns {
-            python.time(std::time::Duration::from_nanos(took))?;
-        }
-        let threads = std::time::Duration::from_nanos(figures.threads_ns);
+        let figures: PythonFigures = figures_of(command.arg(runs.to_string())).await?;
+        add_times(&mut python, &figures.run_ns)?;
+        ours.add(&figures.report)?;
+        let threads = Duration::from_nanos(figures.threads_ns);
         python_rate.rate(u64::try_from(runs)?, threads)?;
         let first = names.first().context("no workspace")?;
         for _ in 0..runs {
@@ -65,14 +107,33 @@ pub(crate) async fn python(bench: &BenchOptions) -> Result<Vec<TableRow>> {
         let started = Instant::now();
         run_at_once(client, &names, runs).await?;
         rust_rate.rate(u64::try_from(runs)?, started.elapsed())?;
+        let mut command = Command::new(&trpc);
+        command.arg(&trpc_script).arg("skilld/base:latest");
+        theirs.add(&figures_of(command.arg(TRPC_RUNS.to_string())).await?)?;
     }
     daemon.stop().await?;
     let one = TableRow::new("Sandbox.run of `true` in Python", &python, OVER_RUST);
     let all = TableRow::new("64 threads of it", &python_rate, Budget::Share(0.8));
+    let write = TableRow::new("Sandbox.run, a file written", &ours.write, Budget::None);
+    let collect = TableRow::new(
+        "Sandbox.run, the file collected",
+        &ours.collect,
+        Budget::None,
+    );
     Ok(vec![
         one.against("RunExec from Rust", &rust),
         all.against("64 tasks of RunExec from Rust", &rust_rate),
+        write.against("trpc-agent-py's container runtime", &theirs.write),
+        collect.against("trpc-agent-py's container runtime", &theirs.collect),
     ])
+}
+
+/// Runs a script and returns the figures in the last line that it prints.
+async fn figures_of<F: DeserializeOwned>(script: &mut Command) -> Result<F> {
+    let text = printed(script).await?;
+    let mut lines = text.lines();
+    let line = lines.rfind(|line| line.starts_with('{'));
+    Ok(serde_json::from_str(line.context("no figures")?)?)
 }
 
 /// Runs a program, which has to succeed, and returns what it printed.
@@ -101,16 +162,16 @@ async fn install_wheel() -> Result<PathBuf> {
     let mut build = Command::new(binaries::repository().join("client/python/wheel.sh"));
     build.arg("release").env("CARGO_TARGET_DIR", &target);
     let wheel = printed(&mut build).await?;
-    let venv = target.join("bench-venv");
-    let made = Command::new("python3")
-        .args(["-m", "venv", "--clear"])
-        .arg(&venv)
-        .status();
-    ensure!(made.await?.success(), "python3 cannot make an environment");
-    let install = Command::new(venv.join("bin/pip"))
-        .args(["install", "--quiet", "--disable-pip-version-check"])
-        .arg(wheel.trim_end())
-        .status();
-    ensure!(install.await?.success(), "pip cannot install the wheel");
+    environment("bench-venv", &[wheel.trim_end()]).await
+}
+
+/// Makes a virtual environment with these packages in the target directory. Returns its interpreter.
+async fn environment(name: &str, packages: &[&str]) -> Result<PathBuf> {
+    let venv = binaries::target_dir()?.join(name);
+    let mut make = Command::new("python3");
+    printed(make.args(["-m", "venv", "--clear"]).arg(&venv)).await?;
+    let mut install = Command::new(venv.join("bin/pip"));
+    install.args(["install", "--quiet", "--disable-pip-version-check"]);
+    printed(install.args(packages)).await?;
     Ok(venv.join("bin/python"))
 }

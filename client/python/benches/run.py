@@ -1,4 +1,5 @@
-"""Measures `box.run("true")`: the time of each run, and the time of as many by 64 threads. Prints JSON.
+"""Measures `box.run("true")`: the time of each run, and the time of as many by 64 threads; and a command that writes a
+file, without and with collecting it. Prints JSON.
 
     python benches/run.py unix:/run/skilld/skilld.sock [RUNS]
 """
@@ -7,6 +8,7 @@ import json
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Callable, List
 
 import skilld
 
@@ -18,12 +20,10 @@ WARM_UP = 20
 
 def measure(endpoint: str, runs: int) -> dict:
     with skilld.Sandbox.create(endpoint=endpoint) as box:
-        durations = []
-        for number in range(WARM_UP + runs):
-            start = time.perf_counter_ns()
-            box.run("true")
-            if number >= WARM_UP:
-                durations.append(time.perf_counter_ns() - start)
+        durations = durations_of(lambda: box.run("true"), runs)
+        report = "out/report.txt"
+        write_durations = durations_of(lambda: box.run(f"echo done > {report}"), runs)
+        collect_durations = durations_of(lambda: box.run(f"echo done > {report}", outputs=[report]).files[report], runs)
     boxes = [skilld.Sandbox.create(endpoint=endpoint) for _ in range(SANDBOXES)]
     try:
         with ThreadPoolExecutor(THREADS) as pool:
@@ -39,7 +39,22 @@ def measure(endpoint: str, runs: int) -> dict:
     finally:
         for box in boxes:
             box.kill()
-    return {"run_ns": durations, "threads_ns": elapsed}
+    return {
+        "run_ns": durations,
+        "threads_ns": elapsed,
+        "write_ns": write_durations,
+        "collect_ns": collect_durations,
+    }
+
+
+def durations_of(call: Callable[[], object], runs: int) -> List[int]:
+    durations = []
+    for number in range(WARM_UP + runs):
+        start = time.perf_counter_ns()
+        call()
+        if number >= WARM_UP:
+            durations.append(time.perf_counter_ns() - start)
+    return durations
 
 
 if __name__ == "__main__":
