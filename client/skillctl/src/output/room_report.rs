@@ -32,10 +32,9 @@ impl RoomReportSearch {
         let bytes = output_bytes(piece);
         let (begin, rest) = bytes.split_at(bytes.len().min(REPORT_BYTES_MAX));
         end.extend_from_slice(begin);
-        self.is_found = [end, bytes]
-            .into_iter()
-            .any(|it| skilld_tools::lacks_room(it));
-        end.extend_from_slice(rest.split_at(rest.len().saturating_sub(REPORT_BYTES_MAX)).1);
+        self.is_found = skilld_tools::lacks_room(end) || skilld_tools::lacks_room(bytes);
+        let last = rest.len().saturating_sub(REPORT_BYTES_MAX);
+        end.extend_from_slice(rest.get(last..).unwrap_or_default());
         end.drain(..end.len().saturating_sub(REPORT_BYTES_MAX));
     }
 }
