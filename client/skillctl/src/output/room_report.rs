@@ -58,10 +58,16 @@ mod tests {
         let report = "OSError: [Errno 28] No space left on device\n";
         for cut in 0..report.len() {
             let mut search = RoomReportSearch::default();
-            search.add(&piece(OutputStream::Stdout, &"x".repeat(1000)));
-            search.add(&piece(OutputStream::Stdout, &report[..cut]));
+            let long = "x".repeat(1000);
+            search.add(&piece(
+                OutputStream::Stdout,
+                &(long.clone() + &report[..cut]),
+            ));
             search.add(&piece(OutputStream::Stderr, "between"));
-            search.add(&piece(OutputStream::Stdout, &report[cut..]));
+            search.add(&piece(
+                OutputStream::Stdout,
+                &(report[cut..].to_owned() + &long),
+            ));
             assert!(search.is_found, "{cut}");
         }
         let mut search = RoomReportSearch::default();
