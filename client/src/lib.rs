@@ -71,8 +71,8 @@ pub use message_stream::MessageStream;
 pub use pack::PackLimits;
 pub use paged_lists::PagedRequest;
 pub use resource_names::{
-    artifact_name, exec_name, new_exec_id, new_workspace_id, pool_name, short_id, skill_folder,
-    skill_name, split_version, workspace_name,
+    artifact_name, exec_name, new_exec_id, new_workspace_id, pool_name, short_id, skill_name,
+    split_version, staged_skill_name, workspace_name,
 };
 pub use retry::RetryPolicy;
 pub use skill_archive::SkillArchive;

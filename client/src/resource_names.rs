@@ -62,10 +62,10 @@ pub fn short_id(name: &str) -> String {
     id.replacen("/execs/", "/", 1)
 }
 
-/// Returns the name by which a command runs in the folder of a staged skill: the reference without its version, and of a
-/// skill within a skill, `parent/child`, the last id. A `/` in any other name is part of it.
+/// Returns the value of `ExecSpec.skill` for a skill that was staged by this reference: the reference without its
+/// version; of a skill within a skill, `parent/child`, the last id. Any other `/` is part of the name.
 #[must_use]
-pub fn skill_folder(reference: &str) -> &str {
+pub fn staged_skill_name(reference: &str) -> &str {
     let is_id = |part: &str| {
         part.starts_with(|first: char| first.is_ascii_alphanumeric())
             && part
@@ -192,7 +192,7 @@ mod tests {
             ("数据/report", "数据/report"),
             ("a//b", "a//b"),
         ] {
-            assert_eq!(skill_folder(reference), folder, "{reference}");
+            assert_eq!(staged_skill_name(reference), folder, "{reference}");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The machine that figures were taken on. A figure without it is worth nothing.
 
 use std::fmt::Write;
+use std::process::Command;
 
 use anyhow::{Context, Result};
 use skilld_bench::results;
@@ -74,21 +75,21 @@ impl Environment {
 /// Returns the type of the file system on which daemons of the benchmark keep their state. Ext4 without a journal makes
 /// files slowly.
 fn temporary_file_system() -> Result<String> {
-    let directory = std::env::temp_dir();
-    let mut findmnt = std::process::Command::new("findmnt");
-    findmnt.args(["--noheadings", "--output", "FSTYPE,SOURCE", "--target"]);
-    let found = findmnt.arg(directory).output().context("run findmnt")?;
-    let found = String::from_utf8(found.stdout)?;
-    let (kind, source) = found.trim().split_once(' ').unwrap_or((found.trim(), ""));
-    let device = source.trim().trim_start_matches("/dev/");
-    let journals = std::fs::read_dir("/proc/fs/jbd2").into_iter().flatten();
-    let is_own = |name: &str| {
-        name.strip_prefix(device)
-            .is_some_and(|it| it.starts_with('-'))
+    let mut findmnt = Command::new("findmnt");
+    findmnt.args(["--noheadings", "--output", "FSTYPE,MAJ:MIN", "--target"]);
+    let found = findmnt.arg(std::env::temp_dir()).output();
+    let found = String::from_utf8(found.context("run findmnt")?.stdout)?;
+    let (kind, number) = found.trim().split_once(' ').unwrap_or((found.trim(), ""));
+    let device = std::fs::read_link(format!("/sys/dev/block/{}", number.trim()));
+    let has_journal = match (device, std::fs::read_dir("/proc/fs/jbd2")) {
+        (Ok(device), Ok(mut journals)) => {
+            let name = device.file_name().unwrap_or_default().to_string_lossy();
+            let own = format!("{name}-");
+            journals.any(|it| it.is_ok_and(|it| it.file_name().to_string_lossy().starts_with(&own)))
+        }
+        // Not known.
+        _ => true,
     };
-    let has_journal = journals
-        .flatten()
-        .any(|it| it.file_name().to_str().is_some_and(is_own));
     Ok(match (kind, has_journal) {
         ("ext4", false) => "ext4 without a journal".to_owned(),
         _ => kind.to_owned(),

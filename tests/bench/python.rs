@@ -24,9 +24,9 @@ const PARTS: usize = 5;
 /// Maximum time that Python adds to the median: 0.5 ms.
 const OVER_RUST: Budget = Budget::Over(500_000);
 
-/// Version of the package whose container runtime does the same, with what it needs and does not name.
-const TRPC: [&str; 2] = ["trpc-agent-py==1.2.0", "greenlet"];
-/// Number of its runs in each part.
+/// Package whose container runtime does the same, and a dependency that it does not declare.
+const TRPC_PACKAGES: [&str; 2] = ["trpc-agent-py==1.2.0", "greenlet==3.5.6"];
+/// Number of runs of that runtime in each part.
 const TRPC_RUNS: usize = 10;
 
 /// Figures that the script of the package prints, in nanoseconds.
@@ -44,11 +44,11 @@ struct PythonFigures {
 #[derive(Debug, Deserialize)]
 struct ReportFigures {
     write_ns: Vec<u64>,
-    /// Those of the same with the file collected.
+    /// Times of the same with the file collected.
     collect_ns: Vec<u64>,
 }
 
-/// Series of one side of these.
+/// Measured times of the command that writes a file, for one package.
 #[derive(Debug)]
 struct ReportSeries {
     write: FigureSeries,
@@ -76,7 +76,7 @@ fn add_times(series: &mut FigureSeries, nanoseconds: &[u64]) -> Result<()> {
 /// package.
 pub(crate) async fn python(bench: &BenchOptions) -> Result<Vec<TableRow>> {
     let interpreter = install_wheel().await?;
-    let trpc = environment("bench-trpc-venv", &TRPC).await?;
+    let trpc = make_environment("bench-trpc-venv", &TRPC_PACKAGES).await?;
     let options = daemon_calls::daemon_options().set("engine.uid_count", "8192");
     let daemon = Daemon::start_with(options).await?;
     let client = &daemon.client;
@@ -94,7 +94,7 @@ pub(crate) async fn python(bench: &BenchOptions) -> Result<Vec<TableRow>> {
     for _ in 0..PARTS {
         let mut command = Command::new(&interpreter);
         command.arg(&script).arg(daemon.endpoint());
-        let figures: PythonFigures = figures_of(command.arg(runs.to_string())).await?;
+        let figures: PythonFigures = read_figures(command.arg(runs.to_string())).await?;
         add_times(&mut python, &figures.run_ns)?;
         ours.add(&figures.report)?;
         let threads = Duration::from_nanos(figures.threads_ns);
@@ -109,7 +109,7 @@ pub(crate) async fn python(bench: &BenchOptions) -> Result<Vec<TableRow>> {
         rust_rate.rate(u64::try_from(runs)?, started.elapsed())?;
         let mut command = Command::new(&trpc);
         command.arg(&trpc_script).arg("skilld/base:latest");
-        theirs.add(&figures_of(command.arg(TRPC_RUNS.to_string())).await?)?;
+        theirs.add(&read_figures(command.arg(TRPC_RUNS.to_string())).await?)?;
     }
     daemon.stop().await?;
     let one = TableRow::new("Sandbox.run of `true` in Python", &python, OVER_RUST);
@@ -129,18 +129,18 @@ pub(crate) async fn python(bench: &BenchOptions) -> Result<Vec<TableRow>> {
 }
 
 /// Runs a script and returns the figures in the last line that it prints.
-async fn figures_of<F: DeserializeOwned>(script: &mut Command) -> Result<F> {
-    let text = printed(script).await?;
+async fn read_figures<F: DeserializeOwned>(script: &mut Command) -> Result<F> {
+    let text = run_program(script).await?;
     let mut lines = text.lines();
     let line = lines.rfind(|line| line.starts_with('{'));
     Ok(serde_json::from_str(line.context("no figures")?)?)
 }
 
 /// Runs a program, which has to succeed, and returns what it printed.
-async fn printed(program: &mut Command) -> Result<String> {
+async fn run_program(program: &mut Command) -> Result<String> {
     let ended = program.output().await?;
-    let said = String::from_utf8_lossy(&ended.stderr);
-    ensure!(ended.status.success(), "{program:?} failed: {said}");
+    let stderr = String::from_utf8_lossy(&ended.stderr);
+    ensure!(ended.status.success(), "{program:?} failed: {stderr}");
     Ok(String::from_utf8(ended.stdout)?)
 }
 
@@ -161,17 +161,17 @@ async fn install_wheel() -> Result<PathBuf> {
     let target = binaries::target_dir()?;
     let mut build = Command::new(binaries::repository().join("client/python/wheel.sh"));
     build.arg("release").env("CARGO_TARGET_DIR", &target);
-    let wheel = printed(&mut build).await?;
-    environment("bench-venv", &[wheel.trim_end()]).await
+    let wheel = run_program(&mut build).await?;
+    make_environment("bench-venv", &[wheel.trim_end()]).await
 }
 
 /// Makes a virtual environment with these packages in the target directory. Returns its interpreter.
-async fn environment(name: &str, packages: &[&str]) -> Result<PathBuf> {
+async fn make_environment(name: &str, packages: &[&str]) -> Result<PathBuf> {
     let venv = binaries::target_dir()?.join(name);
     let mut make = Command::new("python3");
-    printed(make.args(["-m", "venv", "--clear"]).arg(&venv)).await?;
+    run_program(make.args(["-m", "venv", "--clear"]).arg(&venv)).await?;
     let mut install = Command::new(venv.join("bin/pip"));
     install.args(["install", "--quiet", "--disable-pip-version-check"]);
-    printed(install.args(packages)).await?;
+    run_program(install.args(packages)).await?;
     Ok(venv.join("bin/python"))
 }

@@ -145,10 +145,11 @@ impl SharedDaemon {
         Ok(token)
     }
 
-    /// Makes a workspace of the tenant `a` and a token that opens nothing else, which becomes the latest one. Returns it.
+    /// Creates a workspace of the tenant `a` and a token for that workspace alone, installs the token for later
+    /// connections and returns it.
     ///
     /// # Errors
-    /// When skillctl fails, or the daemon does not notice the token of the workspace's creator.
+    /// When skillctl, a connection, CreateWorkspace or CreateWorkspaceToken fails.
     pub async fn create_workspace_token(&self, id: &str) -> Result<String> {
         self.create_token("creator", "tenant_admin").await?;
         self.connect()

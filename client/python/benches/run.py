@@ -20,14 +20,15 @@ WARM_UP = 20
 
 def measure(endpoint: str, runs: int) -> dict:
     with skilld.Sandbox.create(endpoint=endpoint) as box:
-        durations = durations_of(lambda: box.run("true"), runs)
+        durations = measure_durations(lambda: box.run("true"), runs)
         report = "out/report.txt"
-        write_durations = durations_of(lambda: box.run(f"echo done > {report}"), runs)
-        collect_durations = durations_of(lambda: box.run(f"echo done > {report}", outputs=[report]).files[report], runs)
+        write_durations = measure_durations(lambda: box.run(f"echo done > {report}"), runs)
+        collect_durations = measure_durations(lambda: box.run(f"echo done > {report}", outputs=[report]).files[report], runs)
     boxes = [skilld.Sandbox.create(endpoint=endpoint) for _ in range(SANDBOXES)]
     try:
         with ThreadPoolExecutor(THREADS) as pool:
-            # Each thread has its sandbox: with any next one, more than the limit could meet in one sandbox.
+            # Each thread uses one sandbox. If it took the next one each time, more runs than a sandbox permits could be
+            # in one at once.
             def run_share(thread: int, total: int) -> None:
                 for _ in range(thread, total, THREADS):
                     boxes[thread % SANDBOXES].run("true")
@@ -47,7 +48,7 @@ def measure(endpoint: str, runs: int) -> dict:
     }
 
 
-def durations_of(call: Callable[[], object], runs: int) -> List[int]:
+def measure_durations(call: Callable[[], object], runs: int) -> List[int]:
     durations = []
     for number in range(WARM_UP + runs):
         start = time.perf_counter_ns()

@@ -6,7 +6,7 @@ import os
 import posixpath
 from typing import IO, TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
-from ._skilld import skill_folder
+from ._skilld import staged_skill_name
 from .errors import _invalid
 
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ def prepare_run(
     *,
     inputs: Optional[Inputs],
     outputs: Union[str, Sequence[str], None],
-    skills: Sequence[str],
+    skills: Union[str, Sequence[str]],
     skill: Optional[str],
     stdin: Union[str, bytes, None],
     envs: Optional[Mapping[str, str]],
@@ -284,6 +284,7 @@ def prepare_run(
 
     Without ``skill`` the command runs in the only one of ``skills``, or of those that are ``staged`` already.
     """
+    skills = [skills] if isinstance(skills, str) else list(skills)
     if skill is None:
         names = skills or staged
         skill = names[0] if len(names) == 1 and cwd is None else ""
@@ -291,11 +292,11 @@ def prepare_run(
     inline, large = read_inputs(inputs, bool(skill), workspace_path(cwd or WORKSPACE), sent)
     arguments = run_arguments(
         cmd,
-        skill=skill_folder(skill),
+        skill=staged_skill_name(skill),
         cwd=cwd or "",
         env=dict(envs or {}),
         stdin=sent,
-        skills=list(skills),
+        skills=skills,
         inputs=inline,
         scope=None if scope is None else scope._scope,
         outputs=read_outputs(outputs, save_to, bool(skill)),

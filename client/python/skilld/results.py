@@ -179,6 +179,7 @@ class RunResult(CommandResult):
         """Files that match ``outputs``, by their paths."""
         self.warnings: List[str] = [warning["message"] for warning in answer["warnings"]]
         """Problems that the exit code does not show: kills for memory, full disks, packages that a skill misses."""
+        self._skills = [skill["name"] for skill in answer["skills"]]
         for skill in answer["skills"]:
             self.warnings += [f"{skill['name']}: {problem['message']}" for problem in skill["problems"]]
         cut = [file for file in self.files.values() if file.truncated]

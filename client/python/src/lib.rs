@@ -32,9 +32,9 @@ fn new_id() -> String {
 
 /// Returns the name by which a command runs in the folder of a staged skill, for its reference.
 #[pyfunction]
-fn skill_folder(reference: arguments::ValidText) -> String {
+fn staged_skill_name(reference: arguments::ValidText) -> String {
     let arguments::ValidText(reference) = reference;
-    skilld_client::skill_folder(&reference).to_owned()
+    skilld_client::staged_skill_name(&reference).to_owned()
 }
 
 #[pymodule]
@@ -49,5 +49,5 @@ fn _skilld(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<tools::Toolset>()?;
     module.add_function(wrap_pyfunction!(version_fault, module)?)?;
     module.add_function(wrap_pyfunction!(new_id, module)?)?;
-    module.add_function(wrap_pyfunction!(skill_folder, module)?)
+    module.add_function(wrap_pyfunction!(staged_skill_name, module)?)
 }

@@ -190,3 +190,13 @@ def test_stdin_takes_room_from_inputs():
     inputs = {str(number): b"x" * (1 << 20) for number in range(3)}
     run = skilld.run("cat 0 1 2 - | wc -c", inputs=inputs, stdin=b"y" * (1 << 20))
     assert run.stdout == f"{4 << 20}\n"
+
+
+def test_large_inputs_cannot_be_repeated_by_id(box):
+    with pytest.raises(skilld.InvalidArgumentException, match="inputs.stage"):
+        box.run("true", inputs={"a": b"x" * (2 << 20)}, exec_id="large")
+
+
+def test_one_skill_may_be_a_text():
+    run = skilld.run("pwd", skills="text-stats")
+    assert run.stdout == "/workspace/skills/text-stats\n"

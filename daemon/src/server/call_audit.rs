@@ -6,7 +6,9 @@ use std::sync::{Arc, OnceLock};
 use http::HeaderMap;
 use prost::Message;
 use prost::encoding::{DecodeContext, WireType, decode_key, skip_field};
-use skilld_proto::v1::{CollectOutputsRequest, ErrorReason, ExecSpec, RunExecRequest};
+use skilld_proto::v1::{
+    CollectOutputsRequest, ErrorReason, ExecSpec, RunExecRequest, StartExecRequest,
+};
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
@@ -28,6 +30,9 @@ const RESOURCE_KINDS: [&str; 4] = ["workspaces/", "skills/", "artifacts/", "pool
 pub(super) struct CallAudit {
     log: AuditLog,
     class: AuditClass,
+    /// `true` for RunExec.
+    starts_exec: bool,
+    /// `true` for RunExec and StartExec.
     has_command: bool,
     resource_field: ResourceField,
     start: Instant,
@@ -67,6 +72,7 @@ impl CallAudit {
         Self {
             log: log.clone(),
             class: method.audit,
+            starts_exec: method.starts_exec,
             has_command: method.has_command,
             resource_field: method.resource_field,
             start: Instant::now(),
@@ -133,14 +139,11 @@ impl CallAudit {
         &self,
         message: &[u8],
     ) -> Option<impl Future<Output = Result<(), Error>> + Send + use<>> {
-        // The first fields of both requests that start a command are the same.
-        let request = self.has_command.then(|| RunExecRequest::decode(message));
-        let request = request.and_then(Result::ok).unwrap_or_default();
-        let setup = request.setup.unwrap_or_default().commands;
+        let (spec, setup) = self.decode_commands(message);
         let subject = CallSubject {
             resource: named_resource(message, self.resource_field).map(BoundedText::new),
-            exec: request.spec.and_then(|spec| self.describe_exec(&spec)),
-            // The handler refuses longer ones.
+            exec: spec.and_then(|spec| self.describe_exec(&spec)),
+            // The handler refuses a setup with more.
             setup: setup
                 .iter()
                 .take(SETUP_COMMANDS_MAX)
@@ -207,6 +210,19 @@ impl CallAudit {
             stage,
             ..self.record.clone()
         }
+    }
+
+    /// Returns the command of a request and those of its setup. Decodes the message that the handler decodes: a field
+    /// that only the other request has must not hide the command.
+    fn decode_commands(&self, message: &[u8]) -> (Option<ExecSpec>, Vec<ExecSpec>) {
+        if self.starts_exec {
+            let run = RunExecRequest::decode(message).unwrap_or_default();
+            return (run.spec, run.setup.unwrap_or_default().commands);
+        }
+        let start = self
+            .has_command
+            .then(|| StartExecRequest::decode(message).unwrap_or_default());
+        (start.and_then(|start| start.spec), Vec::new())
     }
 
     /// Describes a command; `None` if the handler refuses the arguments of its script.

@@ -223,8 +223,8 @@ async fn a_workspace_token_is_enough_for_the_tools_of_skillctl() -> Result<()> {
         anyhow::bail!("no answer to the call")
     };
     let answer = tokio::time::timeout(LIMIT, answered).await??;
-    let said = answer["result"].to_string();
-    assert!(said.contains("by token"), "{answer}");
+    let stdout = &answer["result"]["structuredContent"]["stdout"];
+    assert_eq!(stdout, wanted, "{answer}");
     drop(stdin);
     let ended = tokio::time::timeout(LIMIT, server.wait()).await??;
     ensure!(ended.success(), "{ended}");

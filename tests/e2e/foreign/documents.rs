@@ -52,6 +52,7 @@ docs/exec.md | skillctl | docs_exec_typed_whole_does_what_it_shows
 docs/exec.md | A terminal with skillctl | not run: needs a terminal; a_shell_in_a_terminal_feels_like_a_login has one
 docs/exec.md | grpcurl | docs_exec_typed_whole_does_what_it_shows
 docs/exec.md | Python, generated code | docs_exec_typed_whole_does_what_it_shows
+docs/exec.md | All in one call, from generated code | docs_exec_typed_whole_does_what_it_shows
 docs/exec.md | Python, by reflection | docs_exec_typed_whole_does_what_it_shows
 docs/files.md | Staging with skillctl | docs_files_typed_whole_does_what_it_shows
 docs/files.md | Staging with grpcurl | docs_files_typed_whole_does_what_it_shows

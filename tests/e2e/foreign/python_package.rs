@@ -110,7 +110,7 @@ async fn workspace_token_is_enough_for_a_sandbox_in_python() -> Result<()> {
     let program = "import sys, skilld\n\
         options = dict(endpoint=sys.argv[1], ca_file=sys.argv[2], token=sys.argv[3])\n\
         box = skilld.Sandbox.connect('job-9', **options)\n\
-        print(box.run('cat inputs/a', inputs={'a': b'by token'}).stdout)\n\
+        print(box.run('cat a', inputs={'a': b'by token'}).check().stdout)\n\
         try:\n    skilld.Sandbox.create(**options)\n\
         except skilld.SkilldError as error:\n    print(error.reason)\n";
     let mut python = binaries::without_settings(venv.path().join("bin/python"));

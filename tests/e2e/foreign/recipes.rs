@@ -348,6 +348,10 @@ async fn docs_exec_typed_whole_does_what_it_shows() -> Result<()> {
         generated,
         "exit code 3, 700000 bytes sorted, EXIT_REASON_EXITED"
     );
+    let title = "All in one call, from generated code";
+    has_all(&printed[title], &["wrote report.md", "## Columns"]);
+    let code = blocks("docs/exec.md", title)?;
+    assert_eq!(code[1].1.lines().count(), 12);
     let reflected = printed["Python, by reflection"].trim_end();
     assert_eq!(
         reflected,

@@ -292,7 +292,8 @@ class AsyncPty(_AsyncExecs):
         envs: Optional[Mapping[str, str]] = None,
         timeout: Optional[float] = 60,
     ) -> AsyncCommandHandle:
-        """Starts a shell in a terminal. Its output is the third part of what its handle yields, and is not retained.
+        """Starts a shell in a terminal. Its output is the third part of what its handle yields, and is not retained:
+        ``stdout`` stays empty.
 
         It is killed after ``timeout`` seconds; 0 means the daemon's maximum.
         """

@@ -7,7 +7,7 @@ from typing import List, Mapping, Optional, Sequence, Tuple, Union
 
 from .._connection import ConnectionOptions, Unpack, connect
 from .._requests import IDLE_TIMEOUT_MAX, Inputs, prepare_run, workspace_arguments
-from .._skilld import Client, FileTransfers, new_id, skill_folder
+from .._skilld import Client, FileTransfers, new_id
 from ..errors import SandboxNotFoundException, _invalid
 from ..results import RunResult, SandboxInfo
 from .commands import AsyncCommands, AsyncPty, OutputHandler, run_to_end
@@ -15,6 +15,10 @@ from .files import AsyncFilesystem
 from .storage import AsyncArtifacts, AsyncSandboxInputs, AsyncSandboxOutputs, AsyncSandboxSkills
 
 BLOCKING = False
+
+LARGE_WITH_ID = (
+    "inputs that are too large for one call cannot be repeated by exec_id: send them with inputs.stage of a Sandbox"
+)
 
 
 class AsyncSandbox:
@@ -147,7 +151,7 @@ class AsyncSandbox:
         *,
         inputs: Optional[Inputs] = None,
         outputs: Union[str, Sequence[str], None] = None,
-        skills: Sequence[str] = (),
+        skills: Union[str, Sequence[str]] = (),
         skill: Optional[str] = None,
         stdin: Union[str, bytes, None] = None,
         envs: Optional[Mapping[str, str]] = None,
@@ -160,21 +164,25 @@ class AsyncSandbox:
         exec_id: str = "",
         on_cancel: str = "kill",
     ) -> RunResult:
-        """Stages inputs, runs a command and collects its outputs, in one call to the daemon.
+        """Stages inputs, runs a command and collects its outputs: one call, but for inputs that are too large for it.
 
         :param cmd: Command of the shell, or a list of program and arguments.
         :param inputs: List of local paths, file objects and references, or a dict whose values are bytes, file objects,
             references, or a ``Path`` of a local file or folder. Relative targets begin where the command starts. For a
             skill, a bare name is put into its ``inputs/``, and other relative targets begin in ``/workspace``.
-        :param outputs: Globs of the files to return, relative to ``/workspace``; ``inputs/`` of a skill is its own.
+        :param outputs: Globs of the files to return, relative to ``/workspace``; ``inputs/`` is that of the skill.
         :param skills: Skills to stage first.
-        :param skill: Skill in whose folder the command starts; the only one of the sandbox without it. Empty for none:
-            the command starts in ``/workspace``.
+        :param skill: Skill in whose folder the command starts. Without it, the only one of ``skills`` or else of the
+            sandbox, unless ``cwd`` is given. Empty for none: the command starts in ``/workspace``.
         :param stdin: Bytes or text for the command to read, at most 1 MiB; pass more as an input.
+        :param envs: Environment variables of the command.
+        :param cwd: Directory in which the command starts, relative to ``/workspace`` or to the folder of ``skill``.
+        :param on_stdout: Function that gets each piece of output as it comes; ``on_stderr`` likewise.
         :param timeout: Seconds after which the command is killed; the daemon's default without it.
         :param scope: Owner of the artifacts that ``inputs`` name.
         :param save_to: Owner of artifacts, as which the outputs are also saved.
-        :param exec_id: Id of the run. The same call with the same id finds its run, and never runs it twice.
+        :param exec_id: Id of the run. The same call with the same id finds its run, and never runs it twice, while the
+            sandbox keeps it: for 30 minutes after its end. Later the call raises ``SkilldError`` (``ID_TAKEN``).
         :param on_cancel: ``kill`` ends the command if the caller is interrupted or a handler fails; ``leave`` does not.
 
         A command that prints more than 64 MiB is killed with the reason ``OUTPUT_LIMIT``.
@@ -195,10 +203,12 @@ class AsyncSandbox:
             exec_id=exec_id or new_id(),
             timeout=timeout,
         )
+        if exec_id and large:
+            raise _invalid(LARGE_WITH_ID)
         for target, data in large:
             await self.inputs._upload(target, data)
         result = await run_to_end(self._client, arguments, on_stdout, on_stderr, on_cancel)
-        self.skills.add([skill_folder(name) for name in skills])
+        self.skills.add(result._skills)
         return result
 
 
@@ -214,7 +224,7 @@ async def run(
     *,
     inputs: Optional[Inputs] = None,
     outputs: Union[str, Sequence[str], None] = None,
-    skills: Sequence[str] = (),
+    skills: Union[str, Sequence[str]] = (),
     skill: Optional[str] = None,
     stdin: Union[str, bytes, None] = None,
     envs: Optional[Mapping[str, str]] = None,
@@ -257,13 +267,17 @@ async def run(
     if not large:
         return await run_to_end(client, arguments, on_stdout, on_stderr, on_cancel)
     if exec_id:
-        raise _invalid("inputs that are too large for one call cannot be repeated by exec_id: use a Sandbox")
+        raise _invalid(LARGE_WITH_ID)
     box = await AsyncSandbox.create(template, limits=limits, **connection)
+    leaves = False
     try:
         for target, data in large:
             await box.inputs._upload(target, data)
         arguments.update(parent=box.sandbox_id, template=None)
-        return await run_to_end(client, arguments, on_stdout, on_stderr, on_cancel)
+        leaves = keep or on_cancel == "leave"
+        result = await run_to_end(client, arguments, on_stdout, on_stderr, on_cancel)
+        leaves = keep
+        return result
     finally:
-        if not keep:
+        if not leaves:
             await client.discard_workspace(box.sandbox_id)

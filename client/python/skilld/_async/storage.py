@@ -62,7 +62,7 @@ class AsyncSandboxSkills:
     def __init__(self, files: FileTransfers, sandbox_id: str) -> None:
         self._files, self._sandbox_id = files, sandbox_id
         self.names: List[str] = []
-        """Names of the skills that this object has staged."""
+        """Names of the sandbox's skills that this object knows."""
 
     async def stage(self, skills: Union[str, Sequence[str]], writable: bool = False) -> List[str]:
         """Stages skills, ``name`` or ``name@version`` each, and returns their directories."""
@@ -72,7 +72,7 @@ class AsyncSandboxSkills:
         return [skill["path"] for skill in staged]
 
     def add(self, names: Sequence[str]) -> None:
-        """Notes skills that were staged."""
+        """Adds skills that the sandbox has; stages nothing."""
         self.names += [name for name in names if name not in self.names]
 
 

@@ -293,7 +293,8 @@ class Pty(_Execs):
         envs: Optional[Mapping[str, str]] = None,
         timeout: Optional[float] = 60,
     ) -> CommandHandle:
-        """Starts a shell in a terminal. Its output is the third part of what its handle yields, and is not retained.
+        """Starts a shell in a terminal. Its output is the third part of what its handle yields, and is not retained:
+        ``stdout`` stays empty.
 
         It is killed after ``timeout`` seconds; 0 means the daemon's maximum.
         """

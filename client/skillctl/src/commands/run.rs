@@ -13,7 +13,7 @@ use skilld_client::v1::{
     RunOutputs, StageMode, WorkspaceTemplate,
 };
 use skilld_client::{
-    Client, CollectedFiles, new_workspace_id, short_id, skill_folder, workspace_name,
+    Client, CollectedFiles, new_workspace_id, short_id, staged_skill_name, workspace_name,
 };
 
 use crate::commands::artifact::Scope;
@@ -193,7 +193,7 @@ impl Run {
         let command = self.command.clone();
         let mut spec = command.spec(&self.env, self.timeout, self.stdin);
         match &self.skill {
-            Some(skill) => skill_folder(skill).clone_into(&mut spec.skill),
+            Some(skill) => staged_skill_name(skill).clone_into(&mut spec.skill),
             None => exec::WORKSPACE_ROOT.clone_into(&mut spec.cwd),
         }
         self.terminal.set_terminal(&mut spec);

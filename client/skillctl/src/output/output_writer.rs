@@ -96,7 +96,7 @@ impl OutputWriter {
 
 /// Writes what is handed over until there is no handle any more.
 fn write_all(mut requests: mpsc::Receiver<WriterRequest>) -> io::Result<()> {
-    // Past the buffer, which looks for the end of the last line in all that it gets.
+    // Written without the buffer of `Stdout`, which searches every piece for its last line end.
     let mut stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     while let Some(request) = requests.blocking_recv() {
         match request {

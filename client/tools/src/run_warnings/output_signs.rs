@@ -60,7 +60,8 @@ const PACKAGE_SIGNS: [&str; 6] = [
     "cannot find package",
     "command not found",
 ];
-/// Parts of messages about a file system without room, as C, Go and Node.js write them.
+/// Parts of messages about a file system without room. The first lacks its first letter, which C writes as `N` and Go as
+/// `n`.
 const ROOM_SIGNS: [&str; 3] = ["o space left on device", "ENOSPC", "enospc"];
 /// Warning about a file system that had no room for a while.
 const ROOM_WARNING: &str = "a file system was full while this ran: /tmp is small, so set TMPDIR=$WORK_DIR for large \

@@ -9,6 +9,7 @@ use tonic::Code;
 use tonic_types::StatusExt;
 
 use super::harness::{AccessServer, connect, token};
+use super::matrix::call_with;
 use super::quotas::{create, set_quotas};
 use crate::server::wait_until;
 
@@ -166,6 +167,58 @@ async fn commands_of_a_setup_are_described_and_not_shown() {
     assert!(setup.iter().all(|command| fingerprint(command) == Some(64)));
     let text = std::fs::read_to_string(&path).expect("read");
     assert!(!text.contains("canary"), "{text}");
+    assert!(server.stop().await);
+}
+
+/// StartExecRequest with fields that only RunExecRequest has: `format`, here of another type, and `setup`.
+#[derive(Clone, PartialEq, prost::Message)]
+struct ForeignFields {
+    #[prost(string, tag = "1")]
+    parent: String,
+    #[prost(message, optional, tag = "3")]
+    spec: Option<pb::ExecSpec>,
+    #[prost(string, tag = "4")]
+    format: String,
+    #[prost(message, optional, tag = "12")]
+    setup: Option<pb::WorkspaceSetup>,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fields_of_another_request_hide_no_command() {
+    let server = AccessServer::start_with("audit.file = {audit}\n").await;
+    let path = server.path("audit.log");
+    let user = server.client("a", "user").await;
+    create_workspace(&user, "w").await.expect("created");
+    let command = || pb::ExecSpec {
+        argv: vec!["/bin/true".to_owned()],
+        ..pb::ExecSpec::default()
+    };
+    let setup = pb::WorkspaceSetup {
+        commands: vec![command()],
+        ..pb::WorkspaceSetup::default()
+    };
+    let method = "/skilld.v1.ExecService/StartExec";
+    for format in ["", "text"] {
+        let request = ForeignFields {
+            parent: "workspaces/w".to_owned(),
+            spec: Some(command()),
+            format: format.to_owned(),
+            setup: Some(setup.clone()),
+        };
+        call_with(user.channel(), method, request).await;
+    }
+    let began = async |count: usize| {
+        wait_until("the log has the calls", async || {
+            let mut found = lines(&path);
+            found.retain(|line| line["method"] == method && line["event"] == "call_began");
+            (found.len() == count).then_some(found)
+        })
+        .await
+    };
+    for line in began(2).await {
+        assert_eq!(line["program"], "true", "{line}");
+        assert!(line["setup"].is_null(), "{line}");
+    }
     assert!(server.stop().await);
 }
 

@@ -38,11 +38,20 @@ fn all_methods() -> Vec<Method> {
 
 /// Calls an rpc of any kind with an empty message and returns the code of its first answer.
 pub(super) async fn call(channel: Transport, path: &str) -> Code {
+    call_with(channel, path, ()).await
+}
+
+/// Calls an rpc of any kind with a message and returns the code of its first answer.
+pub(super) async fn call_with<M: Message + 'static>(
+    channel: Transport,
+    path: &str,
+    message: M,
+) -> Code {
     let mut grpc = tonic::client::Grpc::new(channel);
     grpc.ready().await.expect("ready");
-    let codec = tonic_prost::ProstCodec::<(), ()>::default();
+    let codec = tonic_prost::ProstCodec::<M, ()>::default();
     let path = http::uri::PathAndQuery::from_maybe_shared(Bytes::from(path.to_owned()));
-    let requests = tonic::Request::new(futures::stream::iter([()]));
+    let requests = tonic::Request::new(futures::stream::iter([message]));
     let answer: Result<_, Status> = grpc.streaming(requests, path.expect("a path"), codec).await;
     let answer = match answer {
         Err(status) => return status.code(),
