@@ -7,9 +7,9 @@ cd "$(dirname "$0")/../.."
 
 readonly profile=${1:?release or dev} maturin=1.16.0
 target=${CARGO_TARGET_DIR:-$PWD/target}
-# Variables that cargo gives to a test which calls this: build scripts that read them would run again, and with them most
-# crates would be compiled again, here and in the next build of the workspace.
-unset CARGO CARGO_MANIFEST_DIR CARGO_MANIFEST_PATH "${!CARGO_PKG_@}"
+# Variables that a test which calls this has from cargo and its runner. Build scripts that read them would run again, and
+# most crates would be compiled again, here and in the next build of the workspace.
+unset RUSTC_BOOTSTRAP CARGO CARGO_MANIFEST_DIR CARGO_MANIFEST_PATH "${!CARGO_PKG_@}"
 export CARGO_TARGET_DIR=$target
 directory=${2:-$target/wheels}
 tools=$target/python-tools-$maturin

@@ -47,7 +47,7 @@ pub use fault::AuditFault;
 use log_file::LogFile;
 pub use record::{
     AuditPeer, AuditPrincipal, AuditRecord, BoundedText, CallOutcome, CallStage, CreatedResource,
-    TraceParent,
+    SETUP_COMMANDS_MAX, TraceParent,
 };
 use record_queue::{QueuedRecord, RecordQueue};
 pub use status::AuditState;

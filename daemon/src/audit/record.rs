@@ -21,6 +21,9 @@ pub struct BoundedText<const BYTES: usize>(String);
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TraceParent(String);
 
+/// Maximum number of commands in the setup of a RunExec: a record describes each.
+pub const SETUP_COMMANDS_MAX: usize = 16;
+
 /// Record of one decision about a call.
 #[derive(Debug, Clone, Serialize)]
 pub struct AuditRecord {
@@ -46,7 +49,7 @@ pub struct AuditRecord {
     /// Command of a call that starts one, from [`super::AuditLog::describe_exec`].
     #[serde(flatten)]
     pub exec: Option<ExecDescription>,
-    /// Commands of the `setup` of a RunExec, at most 16.
+    /// Commands of the setup of a RunExec, at most [`SETUP_COMMANDS_MAX`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub setup: Vec<ExecDescription>,
     /// Decision and outcome, as far as the call has come.

@@ -11,10 +11,11 @@ use skilld_proto::v1::exec_event::Event;
 use skilld_proto::v1::{self as pb, OutputStream, output_event};
 
 use super::convert;
-use super::convert::run::{SETUP_COMMANDS_MAX, SetupPlan};
+use super::convert::run::SetupPlan;
 use super::exec::{ExecRpc, start_prepared};
 use crate::access::Caller;
 use crate::artifacts::ArtifactScope;
+use crate::audit::SETUP_COMMANDS_MAX;
 use crate::error::{Error, Result};
 use crate::exec::StartMode;
 use crate::exec_launch::ExecRequest;

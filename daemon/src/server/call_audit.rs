@@ -16,11 +16,10 @@ use super::methods::{AuditClass, MethodProperties, ResourceField};
 use crate::access::{ConnectionPeer, PeerAddress, Principal, TENANT_HEADER, TenantName};
 use crate::audit::{
     AuditFault, AuditLog, AuditPeer, AuditPrincipal, AuditRecord, BoundedText, CallOutcome,
-    CallStage, CreatedResource, ExecDescription, TraceParent,
+    CallStage, CreatedResource, ExecDescription, SETUP_COMMANDS_MAX, TraceParent,
 };
 use crate::error::{Error, reason_of};
 use crate::exec::script_arguments::build_script_arguments;
-use crate::rpc::convert::run::SETUP_COMMANDS_MAX;
 
 /// Kinds of names that a record may have. The first field of other requests may be anything, for instance a query.
 const RESOURCE_KINDS: [&str; 4] = ["workspaces/", "skills/", "artifacts/", "pools/"];

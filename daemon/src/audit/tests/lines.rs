@@ -112,7 +112,7 @@ fn the_longest_record_fits_into_a_line() {
         method: BoundedText::new(&long),
         resource: Some(BoundedText::new(&long)),
         exec: Some(key.describe(&[&name])),
-        setup: vec![key.describe(&[&name]); crate::rpc::convert::run::SETUP_COMMANDS_MAX],
+        setup: vec![key.describe(&[&name]); SETUP_COMMANDS_MAX],
         stage: CallStage::Refusal(CallOutcome {
             code: Code::FailedPrecondition,
             reason: Some(ErrorReason::StorageUnavailable),

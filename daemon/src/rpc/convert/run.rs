@@ -12,6 +12,7 @@ use super::exec_io::check_offsets;
 use super::{ViolationCollector, exec_name, file, input, sha256_hex, workspace};
 use crate::access::Caller;
 use crate::artifacts::RequestedScope;
+use crate::audit::SETUP_COMMANDS_MAX;
 use crate::collect::SaveAs;
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -22,9 +23,6 @@ use crate::workspace::creation::WorkspaceRequest;
 
 /// Idle timeout of a workspace that is deleted after its run, unless the request has one.
 const TEMPORARY_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Maximum number of commands of a setup.
-pub const SETUP_COMMANDS_MAX: usize = 16;
 
 /// Checked RunExec.
 #[derive(Debug)]
