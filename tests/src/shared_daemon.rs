@@ -152,23 +152,17 @@ impl SharedDaemon {
     /// When skillctl, a connection, CreateWorkspace or CreateWorkspaceToken fails.
     pub async fn create_workspace_token(&self, id: &str) -> Result<String> {
         self.create_token("creator", "tenant_admin").await?;
-        self.connect()
-            .await?
-            .create_workspace(CreateWorkspaceRequest {
-                workspace_id: id.to_owned(),
-                ..CreateWorkspaceRequest::default()
-            })
-            .await?;
+        let creator = self.connect().await?;
+        let request = CreateWorkspaceRequest {
+            workspace_id: id.to_owned(),
+            ..CreateWorkspaceRequest::default()
+        };
+        let workspace = creator.create_workspace(request).await?.name;
         let request = CreateWorkspaceTokenRequest {
-            workspace: format!("workspaces/{id}"),
+            workspace,
             ..CreateWorkspaceTokenRequest::default()
         };
-        let token = self
-            .connect()
-            .await?
-            .create_workspace_token(request)
-            .await?
-            .token;
+        let token = creator.create_workspace_token(request).await?.token;
         install(&self.path("token"), &token, 0o600);
         Ok(token)
     }

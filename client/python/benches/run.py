@@ -8,6 +8,7 @@ import json
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Callable, List
 
 import skilld
@@ -23,7 +24,8 @@ def measure(endpoint: str, runs: int) -> dict:
         durations = measure_durations(lambda: box.run("true"), runs)
         report = "out/report.txt"
         write_durations = measure_durations(lambda: box.run(f"echo done > {report}"), runs)
-        collect_durations = measure_durations(lambda: box.run(f"echo done > {report}", outputs=[report]).files[report], runs)
+        collect = partial(box.run, f"echo done > {report}", outputs=[report])
+        collect_durations = measure_durations(lambda: collect().files[report], runs)
     boxes = [skilld.Sandbox.create(endpoint=endpoint) for _ in range(SANDBOXES)]
     try:
         with ThreadPoolExecutor(THREADS) as pool:

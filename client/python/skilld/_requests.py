@@ -6,7 +6,7 @@ import os
 import posixpath
 from typing import IO, TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
-from ._skilld import staged_skill_name
+from ._skilld import new_id, staged_skill_name
 from .errors import _invalid
 
 if TYPE_CHECKING:
@@ -278,6 +278,7 @@ def prepare_run(
     cwd: Optional[str],
     scope: Union["Artifacts", "AsyncArtifacts", None],
     save_to: Union["Artifacts", "AsyncArtifacts", None],
+    exec_id: str,
     **others: Any,
 ) -> Tuple[dict, List[Tuple[str, PackedInput]]]:
     """Returns the arguments of a run that stages and collects, and the inputs to send before it.
@@ -290,6 +291,11 @@ def prepare_run(
         skill = names[0] if len(names) == 1 and cwd is None else ""
     sent = None if stdin is None else data_of(stdin)
     inline, large = read_inputs(inputs, bool(skill), workspace_path(cwd or WORKSPACE), sent)
+    if exec_id and large:
+        raise _invalid(
+            "inputs that are too large for one call cannot be repeated by exec_id: "
+            "send them with inputs.stage of a Sandbox"
+        )
     arguments = run_arguments(
         cmd,
         skill=staged_skill_name(skill),
@@ -300,6 +306,7 @@ def prepare_run(
         inputs=inline,
         scope=None if scope is None else scope._scope,
         outputs=read_outputs(outputs, save_to, bool(skill)),
+        exec_id=exec_id or new_id(),
         **others,
     )
     return arguments, large

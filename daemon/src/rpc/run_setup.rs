@@ -1,7 +1,7 @@
 //! Preparation of a workspace by the `setup` of a RunExec: once for each workspace, and again if its content differs.
 //!
-//! It runs in a task of its own and goes on if the client leaves. While it runs, the record says that the
-//! workspace has no setup: after a crash, or a failure, the next call runs all of it again.
+//! A separate task runs the setup to its end, also if the client leaves. Meanwhile the record says that the workspace
+//! has no setup: after a crash, or a failure, the next call runs all of it again.
 
 use std::sync::Arc;
 

@@ -8,17 +8,13 @@ from typing import List, Mapping, Optional, Sequence, Tuple, Union
 from .._connection import ConnectionOptions, Unpack, connect
 from .._requests import IDLE_TIMEOUT_MAX, Inputs, prepare_run, workspace_arguments
 from .._skilld import Client, FileTransfers, new_id
-from ..errors import SandboxNotFoundException, _invalid
+from ..errors import SandboxNotFoundException
 from ..results import RunResult, SandboxInfo
 from .commands import AsyncCommands, AsyncPty, OutputHandler, run_to_end
 from .files import AsyncFilesystem
 from .storage import AsyncArtifacts, AsyncSandboxInputs, AsyncSandboxOutputs, AsyncSandboxSkills
 
 BLOCKING = False
-
-LARGE_WITH_ID = (
-    "inputs that are too large for one call cannot be repeated by exec_id: send them with inputs.stage of a Sandbox"
-)
 
 
 class AsyncSandbox:
@@ -200,11 +196,9 @@ class AsyncSandbox:
             scope=scope,
             save_to=save_to,
             parent=self.sandbox_id,
-            exec_id=exec_id or new_id(),
+            exec_id=exec_id,
             timeout=timeout,
         )
-        if exec_id and large:
-            raise _invalid(LARGE_WITH_ID)
         for target, data in large:
             await self.inputs._upload(target, data)
         result = await run_to_end(self._client, arguments, on_stdout, on_stderr, on_cancel)
@@ -259,15 +253,13 @@ async def run(
         cwd=cwd,
         scope=scope,
         save_to=save_to,
-        exec_id=exec_id or new_id(),
+        exec_id=exec_id,
         timeout=timeout,
         template=workspace_arguments(template, None, None, None, limits),
         keep=keep,
     )
     if not large:
         return await run_to_end(client, arguments, on_stdout, on_stderr, on_cancel)
-    if exec_id:
-        raise _invalid(LARGE_WITH_ID)
     box = await AsyncSandbox.create(template, limits=limits, **connection)
     leaves = False
     try:

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 use skilld_client::{Client, ConnectOptions};
 use skilld_proto::v1 as pb;
+use skilld_tests::exec::argv;
 use tonic::Code;
 use tonic_types::StatusExt;
 
@@ -142,15 +143,11 @@ async fn commands_of_a_setup_are_described_and_not_shown() {
     let path = server.path("audit.log");
     let user = server.client("a", "user").await;
     create_workspace(&user, "w").await.expect("created");
-    let command = |argv: &[&str]| pb::ExecSpec {
-        argv: argv.iter().map(|&word| word.to_owned()).collect(),
-        ..pb::ExecSpec::default()
-    };
     let request = pb::RunExecRequest {
         parent: "workspaces/w".to_owned(),
-        spec: Some(command(&["/bin/echo"])),
+        spec: Some(argv(["/bin/echo"])),
         setup: Some(pb::WorkspaceSetup {
-            commands: vec![command(&["pip", "canary"]), command(&["/bin/true"])],
+            commands: vec![argv(["pip", "canary"]), argv(["/bin/true"])],
             ..pb::WorkspaceSetup::default()
         }),
         ..pb::RunExecRequest::default()
@@ -189,33 +186,26 @@ async fn fields_of_another_request_hide_no_command() {
     let path = server.path("audit.log");
     let user = server.client("a", "user").await;
     create_workspace(&user, "w").await.expect("created");
-    let command = || pb::ExecSpec {
-        argv: vec!["/bin/true".to_owned()],
-        ..pb::ExecSpec::default()
-    };
     let setup = pb::WorkspaceSetup {
-        commands: vec![command()],
+        commands: vec![argv(["/bin/true"])],
         ..pb::WorkspaceSetup::default()
     };
     let method = "/skilld.v1.ExecService/StartExec";
     for format in ["", "text"] {
         let request = ForeignFields {
             parent: "workspaces/w".to_owned(),
-            spec: Some(command()),
+            spec: Some(argv(["/bin/true"])),
             format: format.to_owned(),
             setup: Some(setup.clone()),
         };
         call_with(user.channel(), method, request).await;
     }
-    let began = async |count: usize| {
-        wait_until("the log has the calls", async || {
-            let mut found = lines(&path);
-            found.retain(|line| line["method"] == method && line["event"] == "call_began");
-            (found.len() == count).then_some(found)
-        })
-        .await
-    };
-    for line in began(2).await {
+    let began = wait_until("the log has the calls", async || {
+        let mut found = lines(&path);
+        found.retain(|line| line["method"] == method && line["event"] == "call_began");
+        (found.len() == 2).then_some(found)
+    });
+    for line in began.await {
         assert_eq!(line["program"], "true", "{line}");
         assert!(line["setup"].is_null(), "{line}");
     }
